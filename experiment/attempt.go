@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Classes of failures that the loop itself decides.
+const (
+	ClassConfig   = "config_error" // the settings cannot work
+	ClassInfra    = "infra_error"  // creating or reaching the workload
+	ClassNotReady = "not_ready"    // execution.rbgReadyTimeout
+	ClassEvaluate = "evaluation_error"
+	ClassTimeout  = "trial_timeout" // execution.trialTimeout
+)
+
+// attempt is one trial on its way to a verdict.
+type attempt struct {
+	*Runner
+	trial    *Trial
+	folder   Folder
+	instance Instance
+}
+
+// localError is trouble with our own files: not the workload's fault, no trial.
+type localError struct{ error }
+
+// phase times f as a named part of the trial.
+func (a *attempt) phase(name string, f func() error) error {
+	a.Report(Event{Kind: PhaseStarted, Template: a.trial.Template, Index: a.trial.Index, Text: name})
+	start := a.Now()
+	err := f()
+	a.trial.Phases = append(a.trial.Phases, Phase{name, a.Now().Sub(start).Seconds()})
+	return err
+}
+
+// measure deploys the workload, waits until it serves and puts the load on it.
+func (a *attempt) measure(ctx context.Context, t Template) error {
+	manifest, err := a.Render(t, a.trial.Params)
+	if err != nil {
+		return &Failure{Cause{ClassConfig, err.Error()}}
+	}
+	if err := a.folder.WriteManifest(manifest); err != nil {
+		return &localError{err}
+	}
+	logs, err := a.folder.LogDir()
+	if err != nil {
+		return &localError{err}
+	}
+	plan := Plan{
+		Template: t.Name, Index: a.trial.Index, Manifest: manifest, Logs: logs,
+		Name: WorkloadName(a.Spec.Name, t.Name, a.trial.Index),
+	}
+	if err := a.phase("deploy", func() (err error) {
+		a.instance, err = a.Deployer.Deploy(ctx, plan)
+		return err
+	}); err != nil {
+		return err
+	}
+	var target Target
+	if err := a.phase("ready", func() (err error) {
+		target, err = a.ready(ctx)
+		return err
+	}); err != nil {
+		return err
+	}
+	return a.phase("load", func() error { return a.load(ctx, target) })
+}
+
+func (a *attempt) ready(ctx context.Context) (Target, error) {
+	limit := a.Spec.Execution.ReadyTimeout
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, &Failure{Cause{ClassNotReady,
+			fmt.Sprintf("not serving after execution.rbgReadyTimeout %s", limit)}})
+		defer cancel()
+	}
+	target, err := a.instance.Ready(ctx)
+	if err != nil && ctx.Err() != nil {
+		return target, context.Cause(ctx)
+	}
+	return target, err
+}
+
+// load measures, and voids the measurement when the workload died under it.
+func (a *attempt) load(ctx context.Context, target Target) (err error) {
+	log, err := a.folder.BenchmarkLog()
+	if err != nil {
+		return &localError{err}
+	}
+	defer func() {
+		if closed := log.Close(); closed != nil {
+			err = errors.Join(err, &localError{fmt.Errorf("close benchmark.log: %w", closed)})
+		}
+	}()
+	m, err := a.Evaluator.Evaluate(ctx, target, Traffic{
+		Scenario: a.Spec.Scenario, Objectives: a.Spec.Objectives,
+		Seed: promptSeed(a.Spec.Strategy.Seed, a.trial.Index), Log: log,
+	})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return fmt.Errorf("measure: %w", err)
+	case m == nil:
+		return errors.New("measure: the evaluator gave no metrics")
+	}
+	m.clean()
+	if m.Requests.Failed > 0 {
+		cause, err := a.diagnose(ctx)
+		if err == nil && cause.Class != "" {
+			return &Failure{cause}
+		}
+	}
+	a.trial.Metrics = m
+	return nil
+}
+
+// diagnose saves the workload's logs, also after the trial's time is up.
+func (a *attempt) diagnose(ctx context.Context) (Cause, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	cause, err := a.instance.Diagnose(ctx)
+	if err != nil {
+		a.Report(Event{Kind: Warned, Template: a.trial.Template, Index: a.trial.Index, Text: fmt.Sprintf("collecting logs: %v", err)})
+	}
+	return cause, err
+}
+
+// blame records why the trial failed: what the workload's own state says goes
+// before what was seen from outside.
+func (a *attempt) blame(ctx context.Context, err error) {
+	a.trial.Metrics = nil
+	a.trial.Error, a.trial.Reason = err.Error(), ClassInfra
+	var failure *Failure
+	if errors.As(err, &failure) {
+		a.trial.Reason = failure.Class
+	} else if a.instance != nil {
+		a.trial.Reason = ClassEvaluate
+	}
+	if a.instance == nil {
+		return
+	}
+	cause, failed := a.diagnose(ctx)
+	outside := a.trial.Reason == ClassNotReady || a.trial.Reason == ClassEvaluate || a.trial.Reason == ClassTimeout
+	if failed == nil && cause.Class != "" && outside {
+		a.trial.Error, a.trial.Reason = cause.Message+" ("+err.Error()+")", cause.Class
+	}
+}

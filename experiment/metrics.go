@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package experiment
+
+import (
+	"maps"
+	"math"
+	"slices"
+)
+
+// Metrics are what one load measured. A number that could not be measured is
+// nil, never 0.
+type Metrics struct {
+	// Latencies in milliseconds over the successful requests of the measured window.
+	TTFT Distribution `json:"ttft"` // time to first token
+	TPOT Distribution `json:"tpot"` // time per output token after the first: (E2E − TTFT) / (tokens − tokens of the first chunk)
+	ITL  Distribution `json:"itl"`  // inter-token latency: gaps between token-bearing chunks, over all requests
+	E2E  Distribution `json:"e2e"`  // send to last token
+
+	OutputThroughput  *float64 `json:"outputThroughput"`  // output tokens/s
+	InputThroughput   *float64 `json:"inputThroughput"`   // prompt tokens/s
+	TotalThroughput   *float64 `json:"totalThroughput"`   // both
+	RequestsPerSecond *float64 `json:"requestsPerSecond"` // successful requests/s
+	ErrorRate         *float64 `json:"errorRate"`         // failed / sent, 0 to 1
+
+	Concurrency         int      `json:"concurrency,omitempty"` // requests in flight that were asked for
+	AchievedConcurrency *float64 `json:"achievedConcurrency,omitempty"`
+	Seconds             float64  `json:"seconds"` // length of the measured window
+	Requests            Requests `json:"requests"`
+	// Warnings say why a number deserves less trust, one sentence each.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Requests counts the requests of the measured window.
+type Requests struct {
+	Sent       int            `json:"sent"`
+	OK         int            `json:"ok"`
+	Failed     int            `json:"failed"`
+	Short      int            `json:"short,omitempty"`      // ok, but fewer tokens than asked for
+	Incomplete int            `json:"incomplete,omitempty"` // cut at the end of the window, not counted as failed
+	Failures   map[string]int `json:"failures,omitempty"`   // failed, by category
+}
+
+// Distribution summarises a sample: percentiles by linear interpolation
+// (Hyndman and Fan's type 7, numpy's default).
+type Distribution struct {
+	Mean *float64 `json:"mean"`
+	P50  *float64 `json:"p50"`
+	P90  *float64 `json:"p90"`
+	P95  *float64 `json:"p95"`
+	P99  *float64 `json:"p99"`
+	N    int      `json:"n"` // sample size
+}
+
+// Metric is one named number of Metrics.
+type Metric struct {
+	Unit   string // "ms", "tokens/s", "requests/s" or "" for a ratio
+	Higher bool   // more is better
+	Get    func(*Metrics) *float64
+}
+
+// metrics is every metric by the name used in files, tables and messages.
+var metrics = metricTable()
+
+func metricTable() map[string]Metric {
+	t := map[string]Metric{
+		"outputThroughput":  {"tokens/s", true, func(m *Metrics) *float64 { return m.OutputThroughput }},
+		"inputThroughput":   {"tokens/s", true, func(m *Metrics) *float64 { return m.InputThroughput }},
+		"totalThroughput":   {"tokens/s", true, func(m *Metrics) *float64 { return m.TotalThroughput }},
+		"requestsPerSecond": {"requests/s", true, func(m *Metrics) *float64 { return m.RequestsPerSecond }},
+		"errorRate":         {"", false, func(m *Metrics) *float64 { return m.ErrorRate }},
+	}
+	latencies := map[string]func(*Metrics) Distribution{
+		"ttft": func(m *Metrics) Distribution { return m.TTFT },
+		"tpot": func(m *Metrics) Distribution { return m.TPOT },
+		"itl":  func(m *Metrics) Distribution { return m.ITL },
+		"e2e":  func(m *Metrics) Distribution { return m.E2E },
+	}
+	points := map[string]func(Distribution) *float64{
+		"Mean": func(d Distribution) *float64 { return d.Mean },
+		"P50":  func(d Distribution) *float64 { return d.P50 },
+		"P90":  func(d Distribution) *float64 { return d.P90 },
+		"P95":  func(d Distribution) *float64 { return d.P95 },
+		"P99":  func(d Distribution) *float64 { return d.P99 },
+	}
+	for latency, of := range latencies {
+		for point, pick := range points {
+			t[latency+point] = Metric{"ms", false, func(m *Metrics) *float64 { return pick(of(m)) }}
+		}
+	}
+	return t
+}
+
+// MetricNames lists the names of all metrics, sorted.
+func MetricNames() []string { return slices.Sorted(maps.Keys(metrics)) }
+
+// LookupMetric finds a metric by name.
+func LookupMetric(name string) (Metric, bool) {
+	m, ok := metrics[name]
+	return m, ok
+}
+
+// Value reads a metric by name; nil when it was not measured, is not a usable
+// number (NaN, infinite, negative) or m itself is nil.
+func (m *Metrics) Value(name string) *float64 {
+	metric, ok := metrics[name]
+	if m == nil || !ok {
+		return nil
+	}
+	v := metric.Get(m)
+	if v == nil || !usable(*v) {
+		return nil
+	}
+	return v
+}
+
+func usable(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) && v >= 0 }
+
+// Number is f as a metric, or nil when f is NaN, infinite or negative.
+func Number(f float64) *float64 {
+	if !usable(f) {
+		return nil
+	}
+	return &f
+}
+
+// clean replaces every number that JSON cannot hold or that no measurement can
+// give by nil and says so in Warnings, so that one bad figure never costs the record.
+func (m *Metrics) clean() {
+	for _, name := range MetricNames() {
+		if v := metrics[name].Get(m); v != nil && !usable(*v) {
+			m.Warnings = append(m.Warnings, name+" was not a usable number ("+Float(*v).String()+") and is treated as not measured")
+		}
+	}
+	for _, p := range m.numbers() {
+		if *p != nil && !usable(**p) {
+			*p = nil
+		}
+	}
+	if !usable(m.Seconds) {
+		m.Seconds = 0
+	}
+}
+
+func (m *Metrics) numbers() []**float64 {
+	all := []**float64{&m.OutputThroughput, &m.InputThroughput, &m.TotalThroughput, &m.RequestsPerSecond, &m.ErrorRate, &m.AchievedConcurrency}
+	for _, d := range []*Distribution{&m.TTFT, &m.TPOT, &m.ITL, &m.E2E} {
+		all = append(all, &d.Mean, &d.P50, &d.P90, &d.P95, &d.P99)
+	}
+	return all
+}

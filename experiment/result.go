@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package experiment
+
+import (
+	"hash/crc32"
+	"time"
+)
+
+func checksum(data []byte) uint32 { return crc32.ChecksumIEEE(data) }
+
+// Status is where an experiment stands.
+type Status string
+
+// The statuses of an experiment.
+const (
+	Running     Status = "running"
+	Completed   Status = "completed"
+	Interrupted Status = "interrupted" // Ctrl-C or a crash; resume goes on
+	TimedOut    Status = "timed_out"   // strategy.timeout; resume goes on
+	Failed      Status = "failed"      // stopped by an error such as a full disk; resume goes on
+)
+
+// Result is everything about an experiment: the shape of result.json and of
+// status -o json.
+type Result struct {
+	Name      string          `json:"name"`
+	Status    Status          `json:"status"`
+	Error     string          `json:"error,omitempty"`  // what stopped a failed run
+	Source    string          `json:"source,omitempty"` // the file that run was given
+	Started   time.Time       `json:"started"`
+	Updated   time.Time       `json:"updated"`
+	Config    *Spec           `json:"config"`
+	Templates []TemplateState `json:"templates"`
+	Best      *Best           `json:"best"` // nil when nothing is feasible
+}
+
+// Best is the winner and what it is better than.
+type Best struct {
+	Template string  `json:"template"`
+	Index    int     `json:"index"`
+	Params   Params  `json:"params,omitempty"`
+	Metric   string  `json:"metric"`
+	Score    float64 `json:"score"`
+	// Baseline is the score of the same template unchanged; nil when trial 0 has none.
+	Baseline         *float64 `json:"baseline"`
+	BaselineFeasible bool     `json:"baselineFeasible"`
+	// Gain is the improvement over Baseline in the metric's good direction,
+	// relative to it: 0.2 is 20 %.
+	Gain *float64 `json:"gain"`
+}
+
+// FindBest derives the winner over all templates: the best score among the
+// feasible trials, the earlier one where scores are equal. Nil when there is none.
+func FindBest(o Objectives, templates []TemplateState) *Best {
+	var best *Trial
+	for i := range templates {
+		for j := range templates[i].Trials {
+			t := &templates[i].Trials[j]
+			if t.Outcome() == Feasible && (best == nil || o.Better(*t.Score, *best.Score)) {
+				best = t
+			}
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	b := &Best{Template: best.Template, Index: best.Index, Params: best.Params, Metric: o.Optimize, Score: *best.Score}
+	for _, state := range templates {
+		if state.Name == best.Template && len(state.Trials) > 0 {
+			b.compare(o, state.Trials[0])
+		}
+	}
+	return b
+}
+
+func (b *Best) compare(o Objectives, baseline Trial) {
+	if baseline.Score == nil {
+		return
+	}
+	b.Baseline, b.BaselineFeasible = baseline.Score, baseline.Outcome() == Feasible
+	if *b.Baseline > 0 {
+		gain := b.Score / *b.Baseline - 1
+		if !metrics[o.Optimize].Higher {
+			gain = -gain
+		}
+		b.Gain = &gain
+	}
+}
+
+// NearestMiss derives the measured trial that came closest to the SLA: fewest
+// missing metrics, then smallest sum of excesses, the earlier one where equal.
+// Nil when no trial was measured or one is feasible.
+func NearestMiss(templates []TemplateState) *Trial {
+	var nearest *Trial
+	var least [2]float64
+	for i := range templates {
+		for j := range templates[i].Trials {
+			t := &templates[i].Trials[j]
+			switch t.Outcome() {
+			case Feasible:
+				return nil
+			case Errored:
+				continue
+			}
+			var distance [2]float64
+			for _, v := range t.Violations {
+				if v.Excess == nil {
+					distance[0]++
+				} else {
+					distance[1] += *v.Excess
+				}
+			}
+			if nearest == nil || distance[0] < least[0] || (distance[0] == least[0] && distance[1] < least[1]) {
+				nearest, least = t, distance
+			}
+		}
+	}
+	return nearest
+}
+
+// Summary is the short form of a Result: the shape of report.json, small enough
+// that a thousand of them can be listed at once.
+type Summary struct {
+	Name      string            `json:"name"`
+	Status    Status            `json:"status"`
+	Error     string            `json:"error,omitempty"`
+	Started   time.Time         `json:"started"`
+	Updated   time.Time         `json:"updated"`
+	Templates []TemplateSummary `json:"templates"`
+	Best      *Best             `json:"best"`
+}
+
+// TemplateSummary counts the trials of one template by outcome.
+type TemplateSummary struct {
+	Name              string `json:"name"`
+	Completed         bool   `json:"completed"`
+	TerminationReason string `json:"terminationReason,omitempty"`
+	Trials            int    `json:"trials"`
+	Feasible          int    `json:"feasible"`
+	Violated          int    `json:"violated"`
+	Errors            int    `json:"errors"`
+}
+
+// Summary derives the short form.
+func (r *Result) Summary() Summary {
+	s := Summary{Name: r.Name, Status: r.Status, Error: r.Error, Started: r.Started, Updated: r.Updated, Best: r.Best}
+	for _, t := range r.Templates {
+		s.Templates = append(s.Templates, t.summary())
+	}
+	return s
+}
+
+func (t TemplateState) summary() TemplateSummary {
+	s := TemplateSummary{Name: t.Name, Completed: t.Completed, TerminationReason: t.TerminationReason, Trials: len(t.Trials)}
+	for _, trial := range t.Trials {
+		switch trial.Outcome() {
+		case Feasible:
+			s.Feasible++
+		case Violated:
+			s.Violated++
+		case Errored:
+			s.Errors++
+		}
+	}
+	return s
+}
