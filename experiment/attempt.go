@@ -47,12 +47,8 @@ func (a *attempt) measure(ctx context.Context, t Template) error {
 	if err := a.folder.WriteManifest(manifest); err != nil {
 		return &localError{err}
 	}
-	logs, err := a.folder.LogDir()
-	if err != nil {
-		return &localError{err}
-	}
 	plan := Plan{
-		Template: t.Name, Index: a.trial.Index, Manifest: manifest, Logs: logs,
+		Template: t.Name, Index: a.trial.Index, Manifest: manifest, Logs: a.folder.LogDir(),
 		Name: WorkloadName(a.Spec.Name, t.Name, a.trial.Index),
 	}
 	if err := a.phase("deploy", func() (err error) {

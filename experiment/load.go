@@ -334,7 +334,7 @@ func suggestBound(key string, known map[string]Bound) string {
 		keys = append(keys, k)
 	}
 	slices.Sort(keys)
-	if near := nearest(key, keys); near != "" {
+	if near := Nearest(key, keys); near != "" {
 		return "; did you mean " + near + "?"
 	}
 	return "; a bound is a metric's name with MaxMs, Max or Min, such as ttftP99MaxMs, errorRateMax, outputThroughputMin"

@@ -71,6 +71,7 @@ type Traffic struct {
 	Scenario   Scenario
 	Objectives Objectives // what a passing level of a sweep keeps
 	Seed       uint64     // of the prompts; equal for the trials of one index in every template
+	Warm       bool       // the engine has served this traffic before: no warm-up
 	Log        io.Writer  // benchmark.log
 }
 
@@ -87,8 +88,8 @@ type Folder interface {
 	WriteManifest(manifest []byte) error
 	// BenchmarkLog opens benchmark.log; the caller closes it.
 	BenchmarkLog() (io.WriteCloser, error)
-	// LogDir is an existing directory for the workload's logs.
-	LogDir() (string, error)
+	// LogDir is the directory for the workload's logs; Reset makes it.
+	LogDir() string
 }
 
 // Store keeps the checkpoints. Save is atomic: after a crash at any moment Load

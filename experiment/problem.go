@@ -38,8 +38,8 @@ func (e *Problems) Error() string {
 	return e.File + " has these problems:\n  " + strings.Join(lines, "\n  ")
 }
 
-// nearest is the candidate closest to word when it is close enough to be meant, or "".
-func nearest(word string, candidates []string) string {
+// Nearest is the candidate closest to word when it is close enough to be meant, or "".
+func Nearest(word string, candidates []string) string {
 	best, distance := "", len(word)/3+2
 	for _, c := range candidates {
 		if d := editDistance(strings.ToLower(word), strings.ToLower(c)); d < distance {

@@ -81,7 +81,7 @@ func suggest(word string, known []string) string {
 	if hint, ok := renamed[word]; ok {
 		return "; " + hint
 	}
-	if near := nearest(word, known); near != "" {
+	if near := Nearest(word, known); near != "" {
 		return "; did you mean " + near + "?"
 	}
 	return "; known here: " + strings.Join(known, ", ")

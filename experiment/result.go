@@ -21,9 +21,25 @@ const (
 	Failed      Status = "failed"      // stopped by an error such as a full disk; resume goes on
 )
 
+// Head is the apiVersion and kind of a file.
+type Head struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+}
+
+// The heads of result.json and report.json.
+var (
+	resultHead  = Head{APIVersion, Kind + "Result"}
+	summaryHead = Head{APIVersion, Kind + "Summary"}
+)
+
+// NewResult is the result of an experiment that has not begun.
+func NewResult(s *Spec) *Result { return &Result{Head: resultHead, Name: s.Name, Config: s} }
+
 // Result is everything about an experiment: the shape of result.json and of
 // status -o json.
 type Result struct {
+	Head
 	Name      string          `json:"name"`
 	Status    Status          `json:"status"`
 	Error     string          `json:"error,omitempty"`  // what stopped a failed run
@@ -31,8 +47,8 @@ type Result struct {
 	Started   time.Time       `json:"started"`
 	Updated   time.Time       `json:"updated"`
 	Config    *Spec           `json:"config"`
-	Templates []TemplateState `json:"templates"`
 	Best      *Best           `json:"best"` // nil when nothing is feasible
+	Templates []TemplateState `json:"templates"`
 }
 
 // Best is the winner and what it is better than.
@@ -122,6 +138,7 @@ func NearestMiss(templates []TemplateState) *Trial {
 // Summary is the short form of a Result: the shape of report.json, small enough
 // that a thousand of them can be listed at once.
 type Summary struct {
+	Head
 	Name      string            `json:"name"`
 	Status    Status            `json:"status"`
 	Error     string            `json:"error,omitempty"`
@@ -144,7 +161,7 @@ type TemplateSummary struct {
 
 // Summary derives the short form.
 func (r *Result) Summary() Summary {
-	s := Summary{Name: r.Name, Status: r.Status, Error: r.Error, Started: r.Started, Updated: r.Updated, Best: r.Best}
+	s := Summary{Head: summaryHead, Name: r.Name, Status: r.Status, Error: r.Error, Started: r.Started, Updated: r.Updated, Best: r.Best}
 	for _, t := range r.Templates {
 		s.Templates = append(s.Templates, t.summary())
 	}

@@ -58,7 +58,8 @@ func (r *Runner) Run(ctx context.Context) (*Result, error) {
 	if r.Started.IsZero() {
 		r.Started = r.Now()
 	}
-	r.result = &Result{Name: r.Spec.Name, Source: r.Source, Status: Running, Started: r.Started, Config: r.Spec}
+	r.result = NewResult(r.Spec)
+	r.result.Source, r.result.Status, r.result.Started = r.Source, Running, r.Started
 	if err := r.open(); err != nil {
 		return r.result, err
 	}
