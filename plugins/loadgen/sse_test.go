@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loadgen
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// readEvents returns the data of all events of a stream, and what ended it.
+func readEvents(r io.Reader, limit int) (events []string, err error) {
+	var e eventReader
+	e.reset(r, func() time.Duration { return 0 })
+	e.limit = limit
+	for {
+		data, _, err := e.next()
+		if err != nil {
+			return events, err
+		}
+		events = append(events, string(data))
+	}
+}
+
+func TestEventsAreSplitByTheRulesOfServerSentEvents(t *testing.T) {
+	tests := map[string]struct {
+		in   string
+		want []string
+	}{
+		"two events":                      {"data: a\n\ndata: b\n\n", []string{"a", "b"}},
+		"CRLF":                            {"data: a\r\n\r\ndata: b\r\n\r\n", []string{"a", "b"}},
+		"CR alone":                        {"data: a\r\rdata: b\r\r", []string{"a", "b"}},
+		"mixed line ends":                 {"data: a\r\n\ndata: b\r\r\ndata: c\n\r\n", []string{"a", "b", "c"}},
+		"no space after the colon":        {"data:a\n\ndata:  b\n\n", []string{"a", " b"}},
+		"several data lines are one":      {"data: a\ndata: b\ndata:c\n\n", []string{"a\nb\nc"}},
+		"empty data lines count":          {"data\n\ndata:\ndata\n\n", []string{"", "\n"}},
+		"trailing spaces are kept":        {"data: [DONE] \n\n", []string{"[DONE] "}},
+		"comments":                        {":\n\n: ping\n: pong\n\ndata: a\n: between\ndata: b\n\n", []string{"a\nb"}},
+		"other fields":                    {"event: x\nid: 1\nretry: 5\ndata: a\ndatax: no\nda: no\n\n", []string{"a"}},
+		"no blank line at the end":        {"data: a\n\ndata: b\n", []string{"a", "b"}},
+		"no line end at the end":          {"data: a\n\ndata: b", []string{"a", "b"}},
+		"byte order mark":                 {"\uFEFFdata: a\n\ndata: \uFEFFb\n\n", []string{"a", "\uFEFFb"}},
+		"blank lines only":                {"\n\r\n\r\n\n", nil},
+		"nothing":                         {"", nil},
+		"a JSON body":                     {`{"error":"data: x"}`, nil},
+		"colon in the value":              {"data: a: b\n\n", []string{"a: b"}},
+		"text in several bytes per glyph": {"data: 日本語🙂\n\n", []string{"日本語🙂"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			for _, r := range []io.Reader{
+				strings.NewReader(tt.in),
+				iotest.OneByteReader(strings.NewReader(tt.in)),
+				iotest.DataErrReader(strings.NewReader(tt.in)),
+			} {
+				got, err := readEvents(r, maxLine)
+				assert.Equal(t, io.EOF, err)
+				assert.Equal(t, tt.want, got)
+			}
+		})
+	}
+}
+
+func TestLongLinesAreReadUpToTheLimit(t *testing.T) {
+	for _, size := range []int{70_000, 2 << 20, maxLine - len("data: ")} {
+		long := strings.Repeat("x", size)
+		got, err := readEvents(strings.NewReader("data: "+long+"\n\ndata: b\n\n"), maxLine)
+		assert.Equal(t, io.EOF, err)
+		require.Len(t, got, 2)
+		assert.True(t, got[0] == long, "%d bytes are returned whole", size)
+	}
+	for _, in := range []string{
+		"data: " + strings.Repeat("x", maxLine) + "\n\n",
+		": " + strings.Repeat("x", maxLine),
+		"data: " + strings.Repeat("x", maxLine/2) + "\ndata: " + strings.Repeat("x", maxLine/2) + "\n\n",
+	} {
+		_, err := readEvents(strings.NewReader("data: a\n\n"+in), maxLine)
+		assert.Equal(t, errLineTooLong, err)
+	}
+}
+
+func TestABrokenStreamGivesWhatWasCompleteBefore(t *testing.T) {
+	broken := errors.New("broken")
+	r := io.MultiReader(strings.NewReader("data: a\n\ndata: b\ndata: c"), iotest.ErrReader(broken))
+	got, err := readEvents(r, maxLine)
+	assert.Equal(t, broken, err)
+	assert.Equal(t, []string{"a", "b"}, got)
+}
+
+func TestAReaderThatNeverReadsIsAnError(t *testing.T) {
+	_, err := readEvents(silent{}, maxLine)
+	assert.Equal(t, io.ErrNoProgress, err)
+}
+
+type silent struct{}
+
+func (silent) Read([]byte) (int, error) { return 0, nil }
+
+func TestALargeBufferIsNotKeptForTheNextStream(t *testing.T) {
+	var e eventReader
+	e.reset(strings.NewReader("data: "+strings.Repeat("x", 1<<20)+"\n\n"), func() time.Duration { return 0 })
+	_, _, err := e.next()
+	require.NoError(t, err)
+	require.Greater(t, len(e.buf), 1<<20)
+	e.reset(strings.NewReader(""), e.now)
+	assert.Equal(t, 8<<10, len(e.buf))
+}
+
+// reference is a plain implementation of the same rules on the whole text.
+func reference(in string) (events []string) {
+	in = strings.TrimPrefix(in, "\uFEFF")
+	in = strings.ReplaceAll(strings.ReplaceAll(in, "\r\n", "\n"), "\r", "\n")
+	var data []string
+	flush := func() {
+		if data != nil {
+			events = append(events, strings.Join(data, "\n"))
+		}
+		data = nil
+	}
+	for line := range strings.SplitSeq(in, "\n") {
+		if line == "" {
+			flush()
+		}
+		if name, value, _ := strings.Cut(line, ":"); name == "data" {
+			data = append(data, strings.TrimPrefix(value, " "))
+		}
+	}
+	flush()
+	return events
+}
+
+func FuzzEvents(f *testing.F) {
+	for _, in := range []string{
+		"data: a\n\ndata: b\r\n\r\ndata:c\r\r", "\uFEFFdata: é\n\n", ": ping\n\ndata: [DONE] \n\n",
+		"data: a\ndata: b\n", "data\r\n\rdata:\n", "data: {\"x\":\"日\"}",
+	} {
+		f.Add([]byte(in), uint16(0x5a3))
+	}
+	f.Fuzz(func(t *testing.T, in []byte, splits uint16) {
+		whole, err := readEvents(bytes.NewReader(in), maxLine)
+		require.Equal(t, io.EOF, err)
+		require.Equal(t, reference(string(in)), whole)
+		split, err := readEvents(&pieces{in, splits}, maxLine)
+		require.Equal(t, io.EOF, err)
+		require.Equal(t, whole, split)
+
+		limited, err := readEvents(bytes.NewReader(in), 10)
+		limitedSplit, errSplit := readEvents(&pieces{in, splits}, 10)
+		require.Equal(t, limited, limitedSplit)
+		require.Equal(t, err, errSplit)
+	})
+}
+
+// pieces reads in pieces of 1 to 8 bytes; the bits of splits say how long each is.
+type pieces struct {
+	rest   []byte
+	splits uint16
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if len(p.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, p.rest[:min(len(p.rest), int(p.splits&7)+1)])
+	p.rest, p.splits = p.rest[n:], p.splits>>3|p.splits<<13
+	return n, nil
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loadgen
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// onSockets is a config for a server on a real socket: one request at a time, no warm-up, own client.
+func onSockets(url string) Config {
+	return Config{
+		BaseURL: url, Model: "m", Workload: Workload{Input: FixedLength(16), Output: FixedLength(4)},
+		Concurrency: 1, MaxRequests: 1, Warmup: -1,
+	}
+}
+
+// TestAResetInMidStreamKeepsWhatCame is S23.
+func TestAResetInMidStreamKeepsWhatCame(t *testing.T) {
+	three := strings.Repeat("data: {\"choices\":[{\"text\":\" x\"}]}\n\n", 3)
+	received := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if !assert.NoError(t, err) {
+			return
+		}
+		fmt.Fprint(rw, "HTTP/1.1 200 OK\r\n\r\n"+three)
+		assert.NoError(t, rw.Flush())
+		<-received                                          // a reset discards what the client has not read
+		assert.NoError(t, conn.(*net.TCPConn).SetLinger(0)) // close with a reset
+		assert.NoError(t, conn.Close())
+	}))
+	defer srv.Close()
+	c := onSockets(srv.URL)
+	c.Client = &http.Client{Transport: &counting{RoundTripper: newClient(1).Transport, want: len(three), reached: received}}
+	r, err := Run(t.Context(), c)
+	require.NoError(t, err)
+	rec := r.Records[0]
+	assert.Equal(t, ConnectionReset, rec.Category)
+	assert.Contains(t, rec.Error, "connection reset by peer")
+	assert.Equal(t, "x x x", rec.Partial)
+	assert.Equal(t, 3, rec.Chunks)
+}
+
+// counting closes reached when so many bytes of a response have been read.
+type counting struct {
+	http.RoundTripper
+	io.ReadCloser
+	want    int
+	reached chan struct{}
+}
+
+func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := c.RoundTripper.RoundTrip(r)
+	if err == nil {
+		c.ReadCloser, resp.Body = resp.Body, c
+	}
+	return resp, err
+}
+
+func (c *counting) Read(b []byte) (int, error) {
+	n, err := c.ReadCloser.Read(b)
+	if c.want -= n; c.want <= 0 && n > 0 {
+		close(c.reached)
+	}
+	return n, err
+}
+
+func TestARefusedConnectionSaysSo(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	r, err := Run(t.Context(), onSockets("http://"+l.Addr().String()))
+	require.NoError(t, err)
+	assert.Equal(t, ConnectionRefused, r.Records[0].Category)
+	assert.Contains(t, r.Records[0].Error, "connection refused")
+	assert.Equal(t, new(1.0), Summarize(r).ErrorRate)
+}
+
+func TestATLSFailureIsATransportError(t *testing.T) {
+	srv := httptest.NewUnstartedServer(http.NotFoundHandler())
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // it complains of the client
+	srv.StartTLS()
+	defer srv.Close()
+	r, err := Run(t.Context(), onSockets(srv.URL))
+	require.NoError(t, err)
+	assert.Equal(t, TransportError, r.Records[0].Category)
+	assert.Contains(t, r.Records[0].Error, "certificate")
+}
+
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	srv := httptest.NewServer(http.RedirectHandler("/elsewhere", http.StatusTemporaryRedirect))
+	defer srv.Close()
+	_, err := Run(t.Context(), onSockets(srv.URL))
+	assert.ErrorIs(t, err, ErrConfig)
+	assert.ErrorContains(t, err, "http 307")
+}
+
+// sendOnly is a RoundTripper that plays what happens to a request on a connection.
+type sendOnly struct {
+	attempts []attempt
+	bodies   []string
+}
+
+type attempt struct {
+	reused, wrote bool
+	err           error
+}
+
+func (s *sendOnly) RoundTrip(r *http.Request) (*http.Response, error) {
+	a := s.attempts[0]
+	s.attempts = s.attempts[1:]
+	trace := httptrace.ContextClientTrace(r.Context())
+	trace.GotConn(httptrace.GotConnInfo{Reused: a.reused})
+	if a.wrote {
+		trace.WroteHeaders()
+	}
+	b, err := io.ReadAll(r.Body)
+	s.bodies = append(s.bodies, string(b))
+	if a.err != nil || err != nil {
+		return nil, errors.Join(a.err, err)
+	}
+	return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\n")), Request: r}, nil
+}
+
+// TestOnlyUnsentRequestsOnReusedConnectionsAreSentAgain is S24.
+func TestOnlyUnsentRequestsOnReusedConnectionsAreSentAgain(t *testing.T) {
+	idle := errors.New("http: server closed idle connection")
+	tests := map[string]struct {
+		first attempt
+		want  Category
+	}{
+		"reused, nothing sent":   {attempt{reused: true, err: idle}, ""},
+		"reused, something sent": {attempt{reused: true, wrote: true, err: idle}, ConnectionReset},
+		"new, nothing sent":      {attempt{err: idle}, ConnectionReset},
+		"an error without text":  {attempt{err: blank{}}, TransportError},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := &sendOnly{attempts: []attempt{tt.first, {wrote: true}}}
+			c := onSockets("http://h")
+			c.Client = &http.Client{Transport: s}
+			r, err := Run(t.Context(), c)
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, r.Records[0].Category)
+			assert.Equal(t, tt.want != "", r.Records[0].Error != "", "a failure has a text")
+			if tt.want == "" {
+				require.Len(t, s.bodies, 2)
+				assert.Equal(t, s.bodies[0], s.bodies[1])
+			}
+		})
+	}
+}
+
+type blank struct{}
+
+func (blank) Error() string { return "" }
+
+func TestConnectionsAreReused(t *testing.T) {
+	conns := map[string]bool{}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conns[r.RemoteAddr] = true // one request at a time
+		_, _ = io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
+	}))
+	defer srv.Close()
+	c := onSockets(srv.URL)
+	c.MaxRequests = 20
+	r, err := Run(t.Context(), c)
+	require.NoError(t, err)
+	assert.Equal(t, 20, Summarize(r).OK)
+	assert.Len(t, conns, 1)
+}
+
+// TestMain lets the test binary run itself: with fewer files, and as a server for the benchmarks.
+func TestMain(m *testing.M) {
+	switch os.Getenv("LOADGEN_TEST_ROLE") {
+	case "files":
+		showFileLimits()
+	case "server":
+		serveRaw()
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+func showFileLimits() {
+	limit := syscall.Rlimit{Cur: 256, Max: 400}
+	fmt.Println(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
+	fmt.Println(ensureFiles(400))
+	fmt.Println(ensureFiles(300))
+	fmt.Println(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit), limit.Cur)
+}
+
+// TestTheFileLimitIsCheckedAndRaised is A16. A process of its own lowers its limits to 256 and 400.
+func TestTheFileLimitIsCheckedAndRaised(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "LOADGEN_TEST_ROLE=files")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	assert.Equal(t, "<nil>\nconcurrency 400 needs 464 open files, but the limit is 400 (ulimit -n)\n<nil>\n<nil> 364\n", string(out))
+}
