@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evaluator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/llmctl/llmctl/experiment"
+	"github.com/llmctl/llmctl/plugins/simulator"
+)
+
+// serve runs a simulated engine, very fast, until the test ends.
+func serve(t *testing.T, change ...func(*simulator.Config)) experiment.Target {
+	t.Helper()
+	config := simulator.DefaultConfig()
+	for _, f := range change {
+		f(&config)
+	}
+	server, err := simulator.New(config, simulator.Options{ServedModelNames: []string{"m"}, TimeScale: 50})
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(ctx, listener) }()
+	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	return experiment.Target{BaseURL: "http://" + listener.Addr().String(), Model: "m"}
+}
+
+func spec(change ...func(*experiment.Spec)) *experiment.Spec {
+	s := &experiment.Spec{
+		Scenario:   experiment.Scenario{Workload: "fixed(40,8)", Concurrency: 4, MaxRequests: 16, MinRequests: 8},
+		Evaluator:  experiment.Plugin{Type: "native"},
+		Objectives: experiment.Objectives{Optimize: "outputThroughput"},
+	}
+	for _, f := range change {
+		f(s)
+	}
+	return s
+}
+
+func evaluate(t *testing.T, s *experiment.Spec, target experiment.Target) (*experiment.Metrics, string, error) {
+	t.Helper()
+	require.Empty(t, Check(s, os.Getenv))
+	e, err := New(s, os.Getenv)
+	require.NoError(t, err)
+	var log bytes.Buffer
+	m, err := e.Evaluate(t.Context(), target, experiment.Traffic{Scenario: s.Scenario, Objectives: s.Objectives, Seed: 1, Log: &log})
+	return m, log.String(), err
+}
+
+func TestNativeMeasuresAServer(t *testing.T) {
+	for _, api := range []string{"completions", "chat"} {
+		t.Run(api, func(t *testing.T) {
+			m, log, err := evaluate(t, spec(func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"apiType": api} }), serve(t))
+			require.NoError(t, err)
+			assert.Equal(t, experiment.Requests{Sent: 16, OK: 16}, m.Requests)
+			assert.Equal(t, 4, m.Concurrency)
+			assert.Equal(t, 16, m.TTFT.N)
+			assert.Zero(t, *m.ErrorRate)
+			for _, name := range experiment.MetricNames() {
+				assert.NotNil(t, m.Value(name), name)
+			}
+			assert.NotEmpty(t, log)
+		})
+	}
+}
+
+func TestAWrongModelIsAConfigurationErrorAtOnce(t *testing.T) {
+	target := serve(t)
+	target.Model = "other"
+	_, _, err := evaluate(t, spec(), target)
+	var failure *experiment.Failure
+	require.ErrorAs(t, err, &failure)
+	assert.Equal(t, experiment.ClassConfig, failure.Class)
+	assert.Contains(t, failure.Message, "other")
+}
+
+func TestADeadServerIsDataForTheLoopToExplain(t *testing.T) {
+	m, _, err := evaluate(t, spec(), experiment.Target{BaseURL: "http://127.0.0.1:1", Model: "m"})
+	if err != nil { // refused before the first request: the loop asks the workload as well
+		assert.NotErrorIs(t, err, context.Canceled)
+		return
+	}
+	assert.Equal(t, 1.0, *m.ErrorRate)
+	assert.Nil(t, m.OutputThroughput)
+}
+
+func TestTheModelEvaluatorIsExactAndTheSameEveryTime(t *testing.T) {
+	target := serve(t)
+	s := spec(func(s *experiment.Spec) { s.Evaluator.Type, s.Scenario.Workload = "model", "uniform(100,900/10,50)" })
+	first, log, err := evaluate(t, s, target)
+	require.NoError(t, err)
+	second, _, err := evaluate(t, s, target)
+	require.NoError(t, err)
+	assert.Equal(t, first, second)
+	assert.Equal(t, experiment.Requests{Sent: 16, OK: 16}, first.Requests)
+	assert.Positive(t, *first.OutputThroughput)
+	assert.Less(t, *first.TTFT.P50, *first.E2E.P50)
+	assert.Equal(t, "16 requests at concurrency 4, computed by the engine's model\n", log)
+}
+
+// levels answers each concurrency with a canned TTFT or error.
+type levels struct {
+	ttft map[int]float64
+	fail map[int]error
+	seen []experiment.Traffic
+}
+
+func (l *levels) Evaluate(_ context.Context, _ experiment.Target, traffic experiment.Traffic) (*experiment.Metrics, error) {
+	l.seen = append(l.seen, traffic)
+	level := traffic.Scenario.Concurrency
+	if err := l.fail[level]; err != nil {
+		return nil, err
+	}
+	ttft := l.ttft[level]
+	return &experiment.Metrics{Concurrency: level, TTFT: experiment.Distribution{P99: &ttft}}, nil
+}
+
+func TestASweepReportsTheLastLevelThatKeepsTheSLA(t *testing.T) {
+	broken := errors.New("connection reset")
+	for name, c := range map[string]struct {
+		levels  levels
+		want    int
+		asked   int
+		warning bool
+		err     error
+	}{
+		"all pass":                 {levels{ttft: map[int]float64{1: 10, 2: 20, 4: 30}}, 4, 3, false, nil},
+		"the last misses":          {levels{ttft: map[int]float64{1: 10, 2: 20, 4: 300}}, 2, 3, false, nil},
+		"stops at the first miss":  {levels{ttft: map[int]float64{1: 10, 2: 200, 4: 30}}, 1, 2, false, nil},
+		"the first misses":         {levels{ttft: map[int]float64{1: 100}}, 1, 1, false, nil},
+		"a crash above a pass":     {levels{ttft: map[int]float64{1: 10}, fail: map[int]error{2: broken}}, 1, 2, true, nil},
+		"a crash at the first one": {levels{fail: map[int]error{1: broken}}, 0, 1, false, broken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := sweep{&c.levels}.Evaluate(t.Context(), experiment.Target{}, experiment.Traffic{
+				Scenario:   experiment.Scenario{ConcurrencySweep: []int{1, 2, 4}, MaxRequests: 100, MinRequests: 40},
+				Objectives: experiment.Objectives{Bounds: []experiment.Bound{{Metric: "ttftP99", Max: true, Limit: 50}}},
+				Log:        &bytes.Buffer{},
+			})
+			require.Len(t, c.levels.seen, c.asked)
+			if c.err != nil {
+				require.ErrorIs(t, err, c.err)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, c.want, m.Concurrency)
+			assert.Equal(t, c.warning, len(m.Warnings) > 0)
+			seeds := map[uint64]bool{}
+			for i, traffic := range c.levels.seen {
+				assert.Equal(t, i > 0, traffic.Warm, "only the first level warms up")
+				assert.Equal(t, []int{40, 50, 100}[i], traffic.Scenario.MaxRequests)
+				assert.False(t, seeds[traffic.Seed], "each level has prompts of its own")
+				seeds[traffic.Seed] = true
+			}
+		})
+	}
+}
+
+func TestSettingsAreCheckedByName(t *testing.T) {
+	t.Setenv("EMPTY_KEY", "")
+	for want, change := range map[string]func(*experiment.Spec){
+		"evaluator.type: genai-bench: not yet; use model or native":                    func(s *experiment.Spec) { s.Evaluator.Type = "genai-bench" },
+		"evaluator.type: wrk: unknown; use model or native":                            func(s *experiment.Spec) { s.Evaluator.Type = "wrk" },
+		"evaluator.config.apiKey: must be env:NAME":                                    func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"apiKey": "sk-123"} },
+		"evaluator.config.apiKey: environment variable EMPTY_KEY is not set":           func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"apiKey": "env:EMPTY_KEY"} },
+		"evaluator.config.apiTyp: unknown key":                                         func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"apiTyp": "chat"} },
+		"evaluator.config.apiType: must be completions or chat, is grpc":               func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"apiType": "grpc"} },
+		"evaluator.config.requestTimeout: must be a duration such as 90s, is 90":       func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"requestTimeout": 90} },
+		"evaluator.config.warmupRequests: must be a whole number of at least 0, is -1": func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"warmupRequests": -1} },
+		"scenario.workload: \"normal(512)\"":                                           func(s *experiment.Spec) { s.Scenario.Workload = "normal(512)" },
+	} {
+		problems := Check(spec(change), os.Getenv)
+		require.Len(t, problems, 1)
+		assert.Contains(t, problems[0].String(), want)
+		_, err := New(spec(change), os.Getenv)
+		require.Error(t, err)
+	}
+}
+
+func TestTheAPIKeyComesFromTheEnvironment(t *testing.T) {
+	t.Setenv("MY_KEY", "secret")
+	assert.Equal(t, "secret", APIKey(spec(func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"apiKey": "env:MY_KEY"} }), os.Getenv))
+	assert.Empty(t, APIKey(spec(), os.Getenv))
+}
