@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package printers
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/llmctl/llmctl/experiment"
+)
+
+// none stands for what is not there, as in kubectl.
+const none = "<none>"
+
+// column makes a table column; wide ones are shown with -o wide only.
+func column(name string) metav1.TableColumnDefinition {
+	return metav1.TableColumnDefinition{Name: name, Type: "string"}
+}
+
+func wide(name string) metav1.TableColumnDefinition {
+	c := column(name)
+	c.Priority = 1
+	return c
+}
+
+func row(cells ...any) metav1.TableRow { return metav1.TableRow{Cells: cells} }
+
+// List shows experiments, one a line.
+func List(summaries []experiment.Summary, now time.Time) View {
+	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
+		column("Name"), column("Status"), column("Templates"), column("Trials"), column("Feasible"),
+		column("Best"), column("Score"), column("Gain"), column("Age"), wide("Updated"), wide("Metric"), wide("Error"),
+	}}
+	v := View{Tables: []*metav1.Table{table}}
+	for _, s := range summaries {
+		var done, trials, feasible int
+		for _, t := range s.Templates {
+			trials, feasible = trials+t.Trials, feasible+t.Feasible
+			if t.Completed {
+				done++
+			}
+		}
+		best, score, gain, metric := none, none, none, none
+		if b := s.Best; b != nil {
+			best, score, gain, metric = fmt.Sprintf("%s/%d", b.Template, b.Index), Number(&b.Score), Gain(b.Gain), b.Metric
+		}
+		table.Rows = append(table.Rows, row(s.Name, string(s.Status), fmt.Sprintf("%d/%d", done, len(s.Templates)), trials, feasible,
+			best, score, gain, age(s.Started, now), age(s.Updated, now), metric, orNone(s.Error)))
+		v.Names = append(v.Names, "autobench/"+s.Name)
+	}
+	v.Object = map[string]any{"apiVersion": "v1", "kind": "List", "items": summaries}
+	return v
+}
+
+// Experiment shows one experiment: its templates and all trials.
+func Experiment(r *experiment.Result) View {
+	templates := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
+		column("Template"), column("Status"), column("Trials"), column("Feasible"), column("Violated"), column("Errors"), column("Reason"),
+	}}
+	for _, t := range r.Summary().Templates {
+		templates.Rows = append(templates.Rows, row(t.Name, templateStatus(r, t),
+			fmt.Sprintf("%d/%d", t.Trials, r.Config.Strategy.MaxTrialsPerTemplate), t.Feasible, t.Violated, t.Errors, orNone(t.TerminationReason)))
+	}
+	trials := &metav1.Table{ColumnDefinitions: TrialColumns(r.Config.Objectives)}
+	for _, t := range r.Templates {
+		for i := range t.Trials {
+			trials.Rows = append(trials.Rows, TrialRow(r.Config.Objectives, &t.Trials[i], isBest(r.Best, &t.Trials[i])))
+		}
+	}
+	return View{Tables: []*metav1.Table{templates, trials}, Object: r, Names: []string{"autobench/" + r.Name}}
+}
+
+func isBest(best *experiment.Best, t *experiment.Trial) bool {
+	return best != nil && best.Template == t.Template && best.Index == t.Index
+}
+
+// templateStatus tells the template at work from those that wait.
+func templateStatus(r *experiment.Result, t experiment.TemplateSummary) string {
+	if t.Completed {
+		return "Completed"
+	}
+	for _, other := range r.Templates {
+		if other.Completed {
+			continue
+		}
+		if other.Name == t.Name && r.Status == experiment.Running {
+			return "Running"
+		}
+		break
+	}
+	if t.Trials > 0 {
+		return "Incomplete"
+	}
+	return "Pending"
+}
+
+// tailMetrics are the latencies shown for every trial.
+var tailMetrics = []string{"ttftP99", "tpotP99"}
+
+// TrialColumns are the columns of TrialRow: the score, the usual tails, and
+// whatever else the objectives bound.
+func TrialColumns(o experiment.Objectives) []metav1.TableColumnDefinition {
+	columns := []metav1.TableColumnDefinition{column("Trial"), column("Outcome"), column(o.Optimize)}
+	for _, name := range shown(o) {
+		columns = append(columns, column(name))
+	}
+	columns = append(columns, column("N"), column("Params"))
+	for _, name := range []string{"ttftP50", "tpotP50", "e2eP50", "e2eP99", "requestsPerSecond"} {
+		columns = append(columns, wide(name))
+	}
+	return append(columns, wide("Took"), wide("Why"))
+}
+
+func shown(o experiment.Objectives) []string {
+	names := slices.Clone(tailMetrics)
+	for _, b := range o.Bounds {
+		if !slices.Contains(names, b.Metric) && b.Metric != o.Optimize {
+			names = append(names, b.Metric)
+		}
+	}
+	return names
+}
+
+// TrialRow is a trial as a line of a table; the winner carries a star.
+func TrialRow(o experiment.Objectives, t *experiment.Trial, best bool) metav1.TableRow {
+	outcome := string(t.Outcome())
+	if best {
+		outcome += "*"
+	}
+	if t.Outcome() == experiment.Errored {
+		outcome += " (" + t.Reason + ")"
+	}
+	cells := []any{fmt.Sprintf("%s/%d", t.Template, t.Index), outcome, Number(t.Metrics.Value(o.Optimize))}
+	for _, name := range shown(o) {
+		cells = append(cells, mark(t, name, Number(t.Metrics.Value(name))))
+	}
+	n := none
+	if t.Metrics != nil {
+		n = strconv.Itoa(t.Metrics.Requests.Sent)
+	}
+	cells = append(cells, n, Params(t.Params))
+	for _, name := range []string{"ttftP50", "tpotP50", "e2eP50", "e2eP99", "requestsPerSecond"} {
+		cells = append(cells, Number(t.Metrics.Value(name)))
+	}
+	return row(append(cells, duration.HumanDuration(time.Duration(t.Seconds*float64(time.Second))), orNone(Why(t)))...)
+}
+
+// mark shows which bound a figure breaks.
+func mark(t *experiment.Trial, metric, text string) string {
+	for _, v := range t.Violations {
+		if strings.HasPrefix(v.Bound, metric) {
+			return text + "!"
+		}
+	}
+	return text
+}
+
+// Why says what kept a trial from being feasible; "" when it is.
+func Why(t *experiment.Trial) string {
+	if t.Error != "" {
+		return t.Error
+	}
+	reasons := make([]string, len(t.Violations))
+	for i, v := range t.Violations {
+		reasons[i] = v.String()
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// Plan shows the trials that a run would make.
+func Plan(r *experiment.Result) View {
+	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{column("Trial"), column("Params")}}
+	for _, t := range r.Templates {
+		for i := range t.Trials {
+			table.Rows = append(table.Rows, row(fmt.Sprintf("%s/%d", t.Name, i), Params(t.Trials[i].Params)))
+		}
+	}
+	return View{Tables: []*metav1.Table{table}, Object: r, Names: []string{"autobench/" + r.Name}}
+}
+
+// Winner shows the best trial beside the baseline of its template.
+func Winner(r *experiment.Result, manifest []any) View {
+	b := r.Best
+	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
+		column("Template"), column("Trial"), column(b.Metric), column("Baseline"), column("Gain"), column("Params"),
+	}}
+	baseline := Number(b.Baseline)
+	if b.Baseline != nil && !b.BaselineFeasible {
+		baseline += " (violates the SLA)"
+	}
+	table.Rows = []metav1.TableRow{row(b.Template, b.Index, Number(&b.Score), baseline, Gain(b.Gain), Params(b.Params))}
+	v := View{Tables: []*metav1.Table{table}, Names: objectNames(manifest)}
+	if len(manifest) == 1 {
+		v.Object = manifest[0]
+	} else {
+		v.Object = map[string]any{"apiVersion": "v1", "kind": "List", "items": manifest}
+	}
+	return v
+}
+
+// objectNames are the kind.group/name of each object, as kubectl prints them.
+func objectNames(objects []any) []string {
+	var names []string
+	for _, o := range objects {
+		object, _ := o.(map[string]any)
+		meta, _ := object["metadata"].(map[string]any)
+		version, _ := object["apiVersion"].(string)
+		kind, _ := object["kind"].(string)
+		if group, _, ok := strings.Cut(version, "/"); ok {
+			kind += "." + group
+		}
+		names = append(names, fmt.Sprintf("%s/%v", strings.ToLower(kind), meta["name"]))
+	}
+	return names
+}
+
+// Params shows the settings of a trial.
+func Params(p experiment.Params) string {
+	if len(p) == 0 {
+		return "template unchanged"
+	}
+	return p.String()
+}
+
+// Number shows a figure with four significant digits, or <none>.
+func Number(v *float64) string {
+	switch {
+	case v == nil:
+		return none
+	case *v >= 1000:
+		return strconv.FormatFloat(*v, 'f', 0, 64)
+	default:
+		return strconv.FormatFloat(*v, 'g', 4, 64)
+	}
+}
+
+// Gain shows a relative improvement as a percentage with its sign, or <none>.
+func Gain(gain *float64) string {
+	if gain == nil {
+		return none
+	}
+	return fmt.Sprintf("%+.1f%%", *gain*100)
+}
+
+func age(t, now time.Time) string {
+	if t.IsZero() {
+		return none
+	}
+	return duration.HumanDuration(now.Sub(t))
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return none
+	}
+	return s
+}
