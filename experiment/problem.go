@@ -38,10 +38,14 @@ func (e *Problems) Error() string {
 	return e.File + " has these problems:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Nearest is the candidate closest to word when it is close enough to be meant, or "".
+// Nearest is the candidate that begins with word or is closest to it, when it is
+// close enough to be meant, or "".
 func Nearest(word string, candidates []string) string {
 	best, distance := "", len(word)/3+2
 	for _, c := range candidates {
+		if len(word) > 2 && strings.HasPrefix(strings.ToLower(c), strings.ToLower(word)) {
+			return c
+		}
 		if d := editDistance(strings.ToLower(word), strings.ToLower(c)); d < distance {
 			best, distance = c, d
 		}

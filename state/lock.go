@@ -10,14 +10,15 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
 )
 
 // Lock makes this process the only writer until Unlock or its end, however that
-// comes, and clears away what a killed writer left half written. It never waits:
-// ErrLocked says who holds the lock.
+// comes, and clears away what a killed writer left half written. It does not
+// wait for a run that is alive: ErrLocked says who holds the lock.
 func (d *Dir) Lock() error {
 	if err := d.acquire(); err != nil {
 		return err
@@ -95,6 +96,12 @@ func (d *Dir) acquire() error {
 		if mine {
 			return nil
 		}
+		if !d.holderAlive() {
+			// Killed a moment ago: a process that it was just starting can hold the
+			// lock's file until it has begun.
+			time.Sleep(5 * time.Millisecond) //nolint:forbidigo // a few milliseconds, and no context to end it
+			continue
+		}
 		// A run holds the lock for itself. Locked shares it for a moment, in any
 		// number: where sharing works there is no run, so try again.
 		shared, err := lock.TryRLock()
@@ -126,6 +133,13 @@ func (d *Dir) inPlace() error {
 		return fs.ErrNotExist
 	}
 	return os.Truncate(d.lockFile(), 0)
+}
+
+// holderAlive tells whether the process that wrote the lock file lives, or cannot be told.
+func (d *Dir) holderAlive() bool {
+	data, err := os.ReadFile(d.lockFile())
+	pid, numErr := strconv.Atoi(strings.TrimSpace(string(data)))
+	return err != nil || numErr != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
 func (d *Dir) lockedError() error {

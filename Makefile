@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make demo   build, then tune the simulated engine from end to end
+# make test   all tests
+
+GO       ?= go
+BIN      := bin/llmctl
+CACHE    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/llmctl
+LINT_VER := v2.15.0
+LINT     := $(CACHE)/tools/golangci-lint-$(LINT_VER)
+# The race detector needs a C compiler.
+RACE     := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
+PACKAGES ?= ./...
+
+.PHONY: demo build test lint vet bench cover docs clean
+
+demo: build
+	@state=$$(mktemp -d) && trap 'rm -rf "$$state"' EXIT && export LLMCTL_STATE_DIR="$$state" && \
+	$(BIN) autobench run -f examples/quickstart/experiment.yaml --name demo && \
+	echo && echo '$$ llmctl autobench best demo' && $(BIN) autobench best demo && \
+	echo && echo '$$ llmctl autobench best demo -o yaml    # pipe this into: kubectl apply -f -' && $(BIN) autobench best demo -o yaml
+
+build:
+	@echo "building $(BIN) (the first time takes a minute or two)"
+	@$(GO) build -o $(BIN) ./cmd/llmctl
+
+test:
+	@test -n "$(RACE)" || echo "no C compiler found: testing without the race detector"
+	$(GO) test $(RACE) -timeout 30m $(PACKAGES)
+
+lint: $(LINT)
+	$(LINT) run $(PACKAGES)
+	$(GO) vet $(PACKAGES)
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these files"; exit 1; }
+	$(GO) mod tidy -diff
+
+$(LINT):
+	@echo "building golangci-lint $(LINT_VER) into $(dir $@) (once; takes a few minutes)"
+	@mkdir -p $(dir $@) && GOBIN=$(CACHE)/tools $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VER)
+	@mv $(CACHE)/tools/golangci-lint $@
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PACKAGES)
+
+cover:
+	$(GO) test -coverprofile=coverage.out -timeout 30m $(PACKAGES)
+	$(GO) tool cover -func=coverage.out | tail -1
+
+# The command reference in doc/reference.
+docs:
+	$(GO) test ./cmd -run TestReferenceIsUpToDate -update
+
+clean:
+	rm -rf bin dist coverage.out

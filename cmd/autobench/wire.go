@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package autobench
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/llmctl/llmctl/experiment"
+	"github.com/llmctl/llmctl/plugins/deploy/local"
+	"github.com/llmctl/llmctl/plugins/engine"
+	"github.com/llmctl/llmctl/plugins/evaluator"
+	"github.com/llmctl/llmctl/plugins/search"
+	"github.com/llmctl/llmctl/state"
+)
+
+// setup is an experiment with the plugins that it names.
+type setup struct {
+	spec      *experiment.Spec
+	engine    *engine.Engine
+	options   engine.Options
+	searcher  experiment.Searcher
+	evaluator experiment.Evaluator
+	warnings  []string
+}
+
+// load reads an experiment file and builds its plugins; every problem of the
+// file itself, of the plugins' settings and of the templates is in one error.
+func (o *options) load(path string) (*setup, error) {
+	spec, err := experiment.Load(path)
+	problems := &experiment.Problems{File: path}
+	if err != nil && (!errors.As(err, &problems) || spec == nil) {
+		return nil, err
+	}
+	s := &setup{spec: spec, options: engine.Options{ExcludeDefaultRoles: spec.ExcludeDefaultRoles}}
+	found := slices.Clone(problems.List)
+	add := func(path string, err error) {
+		known := func(p experiment.Problem) bool { return p.Path == path }
+		if err != nil && !slices.ContainsFunc(problems.List, known) {
+			found = append(found, experiment.Problem{Path: path, Message: err.Error()})
+		}
+	}
+	found = append(found, search.Check(spec)...)
+	found = append(found, evaluator.Check(spec, os.Getenv)...)
+	if spec.Backend != "" {
+		s.engine, err = engine.Load(spec.Backend, o.engineDirs...)
+		add("backend", err)
+	}
+	if s.engine != nil {
+		for i, t := range spec.Templates {
+			if t.Source != nil {
+				add(fmt.Sprintf("templates[%d].template", i), s.check(o, t))
+			}
+		}
+	}
+	if spec.Execution.Target == experiment.TargetKubernetes {
+		add("execution.target", errors.New("kubernetes: not yet; use local"))
+	}
+	s.warnings = append(s.warnings, ignored(spec)...)
+	if len(found) > 0 {
+		return s, &experiment.Problems{File: path, List: found}
+	}
+	if s.searcher, err = search.New(spec); err != nil {
+		return nil, err
+	}
+	s.evaluator, err = evaluator.New(spec, os.Getenv)
+	return s, err
+}
+
+// check renders the template at the corners of the search space, where each
+// parameter takes its first and its last value.
+func (s *setup) check(o *options, t experiment.Template) error {
+	dims := s.spec.Space.Dims()
+	low, high := make([]float64, len(dims)), make([]float64, len(dims))
+	for i := range dims {
+		high[i] = 1 - 1e-12
+	}
+	corners := []experiment.Params{nil, s.spec.Space.At(low), s.spec.Space.At(high)}
+	warnings, err := s.engine.Check(t.Source, corners, s.options)
+	for _, w := range warnings {
+		s.warnings = append(s.warnings, fmt.Sprintf("template %s: %s", t.Name, w))
+	}
+	if err == nil && s.spec.Execution.Target == experiment.TargetLocal {
+		err = s.local(o, "").Check(t.Source)
+	}
+	return err
+}
+
+// ignored names settings of existing files that have no effect here.
+func ignored(spec *experiment.Spec) []string {
+	var notes []string
+	if spec.Results != (experiment.Results{}) {
+		notes = append(notes, "results: has no effect; results are kept in --state-dir")
+	}
+	if spec.Strategy.StoragePath != "" {
+		notes = append(notes, "strategy.storagePath: has no effect; the state is kept in --state-dir")
+	}
+	return notes
+}
+
+// local builds the deployer of local processes; records is its directory for
+// the files of running processes.
+func (s *setup) local(_ *options, records string) *local.Deployer {
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	return &local.Deployer{
+		Engine: s.engine, Options: s.options, Guard: []string{self, GuardCommand}, Self: self,
+		Records: records, Environ: os.Environ(), APIKey: evaluator.APIKey(s.spec, os.Getenv),
+	}
+}
+
+// runner puts the loop of an experiment together; dir must be locked.
+func (o *options) runner(s *setup, dir *state.Dir, report func(experiment.Event)) *experiment.Runner {
+	return &experiment.Runner{
+		Spec: s.spec, Searcher: s.searcher, Evaluator: s.evaluator, Store: dir,
+		Deployer: s.local(o, dir.ProcessDir()),
+		Render: func(t experiment.Template, p experiment.Params) ([]byte, error) {
+			return s.engine.Render(t.Source, p, s.options)
+		},
+		Folder:  func(template string, index int) experiment.Folder { return dir.Trial(template, index) },
+		Publish: func(r *experiment.Result) error { return s.publish(dir, r) },
+		Report:  report,
+		Now:     o.now,
+	}
+}
+
+// publish writes the files that are derived from the trials.
+func (s *setup) publish(dir *state.Dir, r *experiment.Result) error {
+	manifest, err := s.winner(r.Best)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.WriteBest(manifest), dir.WriteResult(r), dir.WriteReport(r.Summary()))
+}
+
+// winner is the template with the best parameters; nil when there is none.
+func (s *setup) winner(best *experiment.Best) ([]byte, error) {
+	if best == nil {
+		return nil, nil
+	}
+	for _, t := range s.spec.Templates {
+		if t.Name == best.Template {
+			return s.engine.Render(t.Source, best.Params, s.options)
+		}
+	}
+	return nil, fmt.Errorf("template %s is not in the experiment", best.Template)
+}
+
+// absolute makes a path good for any working directory; where there is none to
+// start from, the path stays as it is.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
