@@ -11,11 +11,14 @@ import (
 
 // Classes of failures that the loop itself decides.
 const (
-	ClassConfig   = "config_error" // the settings cannot work
-	ClassInfra    = "infra_error"  // creating or reaching the workload
-	ClassNotReady = "not_ready"    // execution.rbgReadyTimeout
-	ClassEvaluate = "evaluation_error"
-	ClassTimeout  = "trial_timeout" // execution.trialTimeout
+	ClassConfig = "config_error" // the settings cannot work
+	ClassInfra  = "infra_error"  // creating or reaching the workload
+	// ClassTransient is a failure that has nothing to do with the trial; it is
+	// made again, up to execution.infraRetries times.
+	ClassTransient = "infra_transient"
+	ClassNotReady  = "not_ready" // execution.rbgReadyTimeout
+	ClassEvaluate  = "evaluation_error"
+	ClassTimeout   = "trial_timeout" // execution.trialTimeout
 )
 
 // attempt is one trial on its way to a verdict.
@@ -64,6 +67,7 @@ func (a *attempt) measure(ctx context.Context, t Template) error {
 	}); err != nil {
 		return err
 	}
+	a.trial.Phases = append(a.trial.Phases, target.Phases...)
 	return a.phase("load", func() error { return a.load(ctx, target) })
 }
 
@@ -106,11 +110,10 @@ func (a *attempt) load(ctx context.Context, target Target) (err error) {
 		return errors.New("measure: the evaluator gave no metrics")
 	}
 	m.clean()
-	if m.Requests.Failed > 0 {
-		cause, err := a.diagnose(ctx)
-		if err == nil && cause.Class != "" {
-			return &Failure{cause}
-		}
+	// A server can restart under load and answer every request all the same, more
+	// slowly: asking it costs little.
+	if cause, err := a.diagnose(ctx); err == nil && cause.Class != "" {
+		return &Failure{cause}
 	}
 	a.trial.Metrics = m
 	return nil

@@ -53,7 +53,8 @@ func (c Change) Adjustable() bool {
 	for _, prefix := range []string{
 		"objectives.sla.", "objectives.allowNoSLA",
 		"strategy.maxTrialsPerTemplate", "strategy.timeout", "strategy.earlyTermination.",
-		"execution.rbgReadyTimeout", "execution.trialTimeout",
+		"execution.rbgReadyTimeout", "execution.trialTimeout", "execution.infraRetries",
+		"execution.schedulingTimeout", "execution.imagePullTimeout", "execution.maxRestarts",
 	} {
 		if strings.HasPrefix(c.Path, prefix) {
 			return true

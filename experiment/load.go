@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,6 +29,10 @@ const (
 	DefaultEvaluator            = "native"
 	DefaultReadyTimeout         = 15 * time.Minute
 	DefaultTrialTimeout         = time.Hour
+	DefaultSchedulingTimeout    = 5 * time.Minute
+	DefaultImagePullTimeout     = 2 * time.Minute
+	DefaultMaxRestarts          = 2
+	DefaultInfraRetries         = 2
 )
 
 // Load reads an experiment file and the templates it names. Decoding is strict.
@@ -84,7 +89,11 @@ func (r *reader) spec(n *yaml.Node) *Spec {
 		},
 		Scenario:  Scenario{MinRequests: DefaultMinRequests},
 		Evaluator: Plugin{Type: DefaultEvaluator},
-		Execution: Execution{Target: TargetKubernetes, ReadyTimeout: DefaultReadyTimeout, TrialTimeout: DefaultTrialTimeout},
+		Execution: Execution{
+			Target: TargetKubernetes, ReadyTimeout: DefaultReadyTimeout, TrialTimeout: DefaultTrialTimeout,
+			SchedulingTimeout: DefaultSchedulingTimeout, ImagePullTimeout: DefaultImagePullTimeout,
+			MaxRestarts: DefaultMaxRestarts, InfraRetries: DefaultInfraRetries,
+		},
 	}
 	var apiVersion, kind string
 	var constraints []string
@@ -110,12 +119,7 @@ func (r *reader) spec(n *yaml.Node) *Spec {
 		"strategy":  r.object(r.strategy(&s.Strategy)),
 		"evaluator": r.object(fields{"type": r.text(&s.Evaluator.Type), "config": r.free(&s.Evaluator.Config)}),
 		"results":   r.object(fields{"pvc": r.text(&s.Results.PVC), "subPath": r.text(&s.Results.SubPath)}),
-		"execution": r.object(fields{
-			"target":          oneOf(r, &s.Execution.Target, TargetKubernetes, TargetLocal),
-			"rbgReadyTimeout": r.duration(&s.Execution.ReadyTimeout),
-			"readyTimeout":    r.duration(&s.Execution.ReadyTimeout),
-			"trialTimeout":    r.duration(&s.Execution.TrialTimeout),
-		}),
+		"execution": r.object(r.execution(&s.Execution)),
 	})("", n)
 	r.head(apiVersion, kind)
 	r.required(s)
@@ -278,6 +282,26 @@ func (r *reader) strategy(s *Strategy) fields {
 		}),
 		"algorithmConfig": r.free(&s.AlgorithmConfig),
 		"storagePath":     r.text(&s.StoragePath),
+	}
+}
+
+func (r *reader) execution(e *Execution) fields {
+	return fields{
+		"target":            oneOf(r, &e.Target, TargetKubernetes, TargetLocal),
+		"rbgReadyTimeout":   r.duration(&e.ReadyTimeout),
+		"readyTimeout":      r.duration(&e.ReadyTimeout),
+		"trialTimeout":      r.duration(&e.TrialTimeout),
+		"infraRetries":      r.count(&e.InfraRetries, 0),
+		"schedulingTimeout": r.duration(&e.SchedulingTimeout),
+		"imagePullTimeout":  r.duration(&e.ImagePullTimeout),
+		"maxRestarts":       r.count(&e.MaxRestarts, 0),
+		"podTemplatePaths":  r.texts(&e.PodTemplatePaths),
+		"endpoint": func(path string, n *yaml.Node) {
+			r.text(&e.Endpoint)(path, n)
+			if u, err := url.Parse(e.Endpoint); e.Endpoint != "" && (err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https")) {
+				r.problem(path, "must be http://host:port or https://host:port, is %q", e.Endpoint)
+			}
+		},
 	}
 }
 

@@ -53,6 +53,8 @@ type Instance interface {
 type Target struct {
 	BaseURL string // http://host:port, no trailing slash
 	Model   string // served model name
+	// Phases are parts of the way to serving, in order; may be empty.
+	Phases []Phase
 }
 
 // Cause is why a workload failed.

@@ -204,6 +204,14 @@ func (r *Runner) attempt(ctx context.Context, t Template, state *TemplateState, 
 	}
 	r.Report(Event{Kind: TrialStarted, Template: t.Name, Index: index, Params: params})
 	trial, instance, err := r.try(ctx, t, index, params)
+	for retry := 1; err == nil && trial.Reason == ClassTransient && retry <= r.Spec.Execution.InfraRetries; retry++ {
+		r.Report(Event{Kind: Warned, Template: t.Name, Index: index,
+			Text: fmt.Sprintf("trial %s/%d: %s; trying again (%d of %d)", t.Name, index, trial.Error, retry, r.Spec.Execution.InfraRetries)})
+		if err := r.remove(ctx, instance, t.Name, index); err != nil {
+			return err
+		}
+		trial, instance, err = r.try(ctx, t, index, params)
+	}
 	if err == nil {
 		if index == len(state.Trials) {
 			state.Trials = append(state.Trials, trial)

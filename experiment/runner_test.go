@@ -286,6 +286,26 @@ func TestTheTrialsTimeoutIsAnExecutionError(t *testing.T) {
 	})
 }
 
+func TestATransientFailureIsTriedAgainVisibly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for failures, want := range map[int]string{2: "ffff", 3: "efff"} {
+			w := newWorld()
+			left := failures
+			w.ready = func(context.Context) error {
+				if left--; left >= 0 {
+					return &Failure{Cause{ClassTransient, "node gone"}}
+				}
+				return nil
+			}
+			_, err := w.runner(func(s *Spec) { s.Execution.InfraRetries = 2 }).Run(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, want, w.outcomes("a"))
+			assert.Contains(t, w.events, "trial a/0: node gone; trying again (2 of 2)")
+			assert.Empty(t, w.running)
+		}
+	})
+}
+
 func TestAWorkloadThatNeverServesFailsAfterTheReadyTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -100,6 +100,19 @@ type Execution struct {
 	Target       string        `json:"target"`
 	ReadyTimeout time.Duration `json:"-"` // key rbgReadyTimeout (alias readyTimeout)
 	TrialTimeout time.Duration `json:"-"` // one whole trial; 0: none
+	// InfraRetries is how often a trial is made again after a failure that has
+	// nothing to do with it, such as a node that went away.
+	InfraRetries int `json:"infraRetries"`
+
+	// The rest is for trials in a cluster.
+	SchedulingTimeout time.Duration `json:"-"`           // pending without a node; longer while nodes are being added
+	ImagePullTimeout  time.Duration `json:"-"`           // since the first failed pull
+	MaxRestarts       int           `json:"maxRestarts"` // of a container, before it serves
+	// PodTemplatePaths lead to the pod templates of kinds that llmctl does not
+	// know, such as spec.workers[].template.
+	PodTemplatePaths []string `json:"podTemplatePaths,omitempty"`
+	// Endpoint is where the engine is reached; empty: found from the workload.
+	Endpoint string `json:"endpoint,omitempty"`
 }
 
 // MarshalJSON adds the duration as text.
@@ -138,9 +151,11 @@ func (e Execution) MarshalJSON() ([]byte, error) {
 	type plain Execution
 	return json.Marshal(struct {
 		plain
-		ReadyTimeout string `json:"rbgReadyTimeout"`
-		TrialTimeout string `json:"trialTimeout"`
-	}{plain(e), e.ReadyTimeout.String(), e.TrialTimeout.String()})
+		ReadyTimeout      string `json:"rbgReadyTimeout"`
+		TrialTimeout      string `json:"trialTimeout"`
+		SchedulingTimeout string `json:"schedulingTimeout"`
+		ImagePullTimeout  string `json:"imagePullTimeout"`
+	}{plain(e), e.ReadyTimeout.String(), e.TrialTimeout.String(), e.SchedulingTimeout.String(), e.ImagePullTimeout.String()})
 }
 
 func text(d time.Duration) string {

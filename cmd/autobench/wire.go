@@ -35,7 +35,9 @@ func (o *options) load(path string) (*setup, error) {
 	if err != nil && (!errors.As(err, &problems) || spec == nil) {
 		return nil, err
 	}
-	s := &setup{spec: spec, options: engine.Options{ExcludeDefaultRoles: spec.ExcludeDefaultRoles}}
+	s := &setup{spec: spec, options: engine.Options{
+		ExcludeDefaultRoles: spec.ExcludeDefaultRoles, PodTemplatePaths: spec.Execution.PodTemplatePaths,
+	}}
 	found := slices.Clone(problems.List)
 	add := func(path string, err error) {
 		known := func(p experiment.Problem) bool { return p.Path == path }
