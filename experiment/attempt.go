@@ -45,7 +45,7 @@ func (a *attempt) phase(name string, f func() error) error {
 func (a *attempt) measure(ctx context.Context, t Template) error {
 	manifest, err := a.Render(t, a.trial.Params)
 	if err != nil {
-		return &Failure{Cause{ClassConfig, err.Error()}}
+		return &Failure{Cause{Class: ClassConfig, Message: err.Error()}}
 	}
 	if err := a.folder.WriteManifest(manifest); err != nil {
 		return &localError{err}
@@ -75,8 +75,8 @@ func (a *attempt) ready(ctx context.Context) (Target, error) {
 	limit := a.Spec.Execution.ReadyTimeout
 	if limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, &Failure{Cause{ClassNotReady,
-			fmt.Sprintf("not serving after execution.rbgReadyTimeout %s", limit)}})
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, &Failure{Cause{Class: ClassNotReady,
+			Message: fmt.Sprintf("not serving after execution.rbgReadyTimeout %s", limit)}})
 		defer cancel()
 	}
 	target, err := a.instance.Ready(ctx)
@@ -137,7 +137,7 @@ func (a *attempt) blame(ctx context.Context, err error) {
 	a.trial.Error, a.trial.Reason = err.Error(), ClassInfra
 	var failure *Failure
 	if errors.As(err, &failure) {
-		a.trial.Reason = failure.Class
+		a.trial.Reason, a.trial.Limit = failure.Class, failure.Limit
 	} else if a.instance != nil {
 		a.trial.Reason = ClassEvaluate
 	}
@@ -147,6 +147,6 @@ func (a *attempt) blame(ctx context.Context, err error) {
 	cause, failed := a.diagnose(ctx)
 	outside := a.trial.Reason == ClassNotReady || a.trial.Reason == ClassEvaluate || a.trial.Reason == ClassTimeout
 	if failed == nil && cause.Class != "" && outside {
-		a.trial.Error, a.trial.Reason = cause.Message+" ("+err.Error()+")", cause.Class
+		a.trial.Error, a.trial.Reason, a.trial.Limit = cause.Message+" ("+err.Error()+")", cause.Class, cause.Limit
 	}
 }

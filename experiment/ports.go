@@ -61,6 +61,13 @@ type Target struct {
 type Cause struct {
 	Class   string // config_error, gpu_oom, oom, server_died, not_ready, …
 	Message string // one line, quoting the deciding log line
+	Limit   *Limit // the engine's own limit that was met, when its log names one
+}
+
+// Limit is the value of a parameter from which on an engine cannot start.
+type Limit struct {
+	Param string `json:"param"`
+	Value int64  `json:"value"`
 }
 
 // Failure is the error of a workload that will never serve.

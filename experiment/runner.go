@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"time"
 )
 
@@ -169,14 +170,39 @@ func (r *Runner) next(ctx context.Context, trials []Trial) (Params, string, erro
 	if len(trials) == 0 {
 		return nil, "", nil // the baseline
 	}
-	params, err := r.Searcher.Next(ctx, trials)
-	switch {
-	case errors.Is(err, ErrExhausted):
-		return nil, err.Error(), nil
-	case err != nil:
-		return nil, "", errors.Join(ended(ctx), fmt.Errorf("propose trial %d: %w", len(trials), err))
+	history := trials
+	for {
+		params, err := r.Searcher.Next(ctx, history)
+		switch {
+		case errors.Is(err, ErrExhausted):
+			return nil, err.Error(), nil
+		case err != nil:
+			return nil, "", errors.Join(ended(ctx), fmt.Errorf("propose trial %d: %w", len(trials), err))
+		}
+		beyond := params.beyond(trials)
+		if beyond == nil {
+			return params, "", nil
+		}
+		r.Report(Event{Kind: Warned, Text: fmt.Sprintf("skipping %s: the engine's limit for %s is %d (trial %s/%d)",
+			params, beyond.Limit.Param, beyond.Limit.Value, beyond.Template, beyond.Index)})
+		// The searcher, which keeps no state, hears of it as of a failed trial.
+		history = append(slices.Clip(history), Trial{Params: params, Error: "beyond the engine's limit", Reason: ClassConfig})
 	}
-	return params, "", nil
+}
+
+// beyond finds the trial whose engine named a limit that p reaches, or nil.
+func (p Params) beyond(trials []Trial) *Trial {
+	for i, t := range trials {
+		if t.Limit == nil {
+			continue
+		}
+		for _, params := range p {
+			if x, ok := params[t.Limit.Param].Number(); ok && x >= float64(t.Limit.Value) {
+				return &trials[i]
+			}
+		}
+	}
+	return nil
 }
 
 func (r *Runner) complete(state *TemplateState, reason string) error {
@@ -238,7 +264,7 @@ func (r *Runner) try(ctx context.Context, t Template, index int, params Params) 
 	limited := ctx
 	if limit := r.Spec.Execution.TrialTimeout; limit > 0 {
 		var cancel context.CancelFunc
-		limited, cancel = context.WithTimeoutCause(ctx, limit, &Failure{Cause{ClassTimeout, fmt.Sprintf("execution.trialTimeout %s reached", limit)}})
+		limited, cancel = context.WithTimeoutCause(ctx, limit, &Failure{Cause{Class: ClassTimeout, Message: fmt.Sprintf("execution.trialTimeout %s reached", limit)}})
 		defer cancel()
 	}
 	run := attempt{Runner: r, trial: &trial, folder: folder}

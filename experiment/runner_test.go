@@ -286,6 +286,27 @@ func TestTheTrialsTimeoutIsAnExecutionError(t *testing.T) {
 	})
 }
 
+func TestSettingsBeyondTheEnginesOwnLimitAreNotTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.deploy = func(context.Context, Plan) error {
+			if number(w.params) >= 2 {
+				return &Failure{Cause{Class: ClassConfig, Message: "x is too large", Limit: &Limit{Param: "x", Value: 2}}}
+			}
+			return nil
+		}
+		_, err := w.runner(func(s *Spec) { s.Strategy.MaxTrialsPerTemplate = 9 }).Run(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, "ffe", w.outcomes("a"))
+		assert.Equal(t, "search space exhausted", w.saved["a"].TerminationReason)
+		assert.Contains(t, w.events, "skipping x=9: the engine's limit for x is 2 (trial a/2)")
+		attempts := w.attempts
+		_, err = w.runner(func(s *Spec) { s.Strategy.MaxTrialsPerTemplate = 9 }).Run(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, attempts, w.attempts, "the stored limit holds after a resume")
+	})
+}
+
 func TestATransientFailureIsTriedAgainVisibly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for failures, want := range map[int]string{2: "ffff", 3: "efff"} {
@@ -293,7 +314,7 @@ func TestATransientFailureIsTriedAgainVisibly(t *testing.T) {
 			left := failures
 			w.ready = func(context.Context) error {
 				if left--; left >= 0 {
-					return &Failure{Cause{ClassTransient, "node gone"}}
+					return &Failure{Cause{Class: ClassTransient, Message: "node gone"}}
 				}
 				return nil
 			}
@@ -326,7 +347,7 @@ func TestTheWorkloadsOwnCauseGoesFirst(t *testing.T) {
 			m.Requests.Failed = 3
 			return m, nil
 		}
-		w.diagnose = Cause{"gpu_oom", "CUDA out of memory"}
+		w.diagnose = Cause{Class: "gpu_oom", Message: "CUDA out of memory"}
 		_, err := w.runner().Run(t.Context())
 		require.NoError(t, err)
 		trial := w.saved["a"].Trials[0]
@@ -357,7 +378,7 @@ func TestATrialThatCannotBeBuiltOrDeployedIsAnExecutionErrorWithoutCleanup(t *te
 		w := newWorld()
 		w.deploy = func(_ context.Context, plan Plan) error {
 			if plan.Template == "b" {
-				return &Failure{Cause{"quota", "exceeded quota"}}
+				return &Failure{Cause{Class: "quota", Message: "exceeded quota"}}
 			}
 			return nil
 		}

@@ -20,6 +20,7 @@ type Trial struct {
 	Score      *float64    `json:"score,omitempty"`
 	Error      string      `json:"error,omitempty"`
 	Reason     string      `json:"reason,omitempty"` // class of the error, such as gpu_oom
+	Limit      *Limit      `json:"limit,omitempty"`  // what the engine said it can serve with
 }
 
 // Phase is a part of a trial and its length.

@@ -3,6 +3,7 @@
 package state
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -65,6 +67,26 @@ func (d *Dir) BestFile() string { return filepath.Join(d.path, "best_trial.yaml"
 
 // ProcessDir has a record of each local process, e.g. quickstart/processes
 func (d *Dir) ProcessDir() string { return filepath.Join(d.path, "processes") }
+
+// idFile is what the experiment's objects in a cluster are labelled with, e.g. quickstart/id
+func (d *Dir) idFile() string { return filepath.Join(d.path, "id") }
+
+// ID tells the experiment apart from any other of the same name, also on other
+// machines. It is made up when it is first asked for, which needs the lock.
+func (d *Dir) ID() (string, error) {
+	data, err := os.ReadFile(d.idFile())
+	if id := strings.TrimSpace(string(data)); err == nil && id != "" {
+		return id, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", explain("read", d.idFile(), err)
+	}
+	if err := d.needLock(); err != nil {
+		return "", err
+	}
+	id := strings.ToLower(rand.Text())
+	return id, replace(d.idFile(), []byte(id+"\n"), nil)
+}
 
 // previousFile is the checkpoint before the last, e.g. quickstart/templates/small.json.prev
 func (d *Dir) previousFile(template string) string { return d.CheckpointFile(template) + ".prev" }

@@ -179,6 +179,23 @@ func TestAResultThatIsNoJSONLeavesTheOldOne(t *testing.T) {
 	assert.Contains(t, string(got), `"name":"good"`)
 }
 
+func TestTheIDIsMadeOnceAndKept(t *testing.T) {
+	root := Root(t.TempDir())
+	d := begin(t, root, "demo")
+	id, err := d.ID()
+	require.NoError(t, err)
+	assert.Regexp(t, `^[a-z2-7]{26}$`, id)
+	require.NoError(t, d.Unlock())
+	again, err := root.Open("demo")
+	require.NoError(t, err)
+	same, err := again.ID()
+	require.NoError(t, err)
+	assert.Equal(t, id, same)
+	other, err := begin(t, root, "other").ID()
+	require.NoError(t, err)
+	assert.NotEqual(t, id, other)
+}
+
 func TestNothingIsWrittenWithoutTheLock(t *testing.T) {
 	root := Root(t.TempDir())
 	require.NoError(t, begin(t, root, "demo").Unlock())
