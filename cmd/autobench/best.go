@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubectl/pkg/util/templates"
 
 	"github.com/llmctl/llmctl/experiment"
+	"github.com/llmctl/llmctl/plugins/engine"
 	"github.com/llmctl/llmctl/printers"
 )
 
@@ -64,8 +65,9 @@ func (b *bestOptions) run(name string) error {
 		fmt.Fprintf(b.ErrOut, "note: the experiment is %s; this is the best so far\n", r.Status)
 	}
 	// Rendering anew, rather than printing best_trial.yaml, follows the checkpoints.
-	s, err := b.load(dir.ExperimentFile())
-	if err != nil {
+	// It needs the engine only, not what a run needs.
+	s := &setup{spec: r.Config, options: renderOptions(r.Config)}
+	if s.engine, err = engine.Load(r.Config.Backend, b.engineDirs...); err != nil {
 		return err
 	}
 	manifest, err := s.winner(r.Best)

@@ -35,9 +35,7 @@ func (o *options) load(path string) (*setup, error) {
 	if err != nil && (!errors.As(err, &problems) || spec == nil) {
 		return nil, err
 	}
-	s := &setup{spec: spec, options: engine.Options{
-		ExcludeDefaultRoles: spec.ExcludeDefaultRoles, PodTemplatePaths: spec.Execution.PodTemplatePaths,
-	}}
+	s := &setup{spec: spec, options: renderOptions(spec)}
 	found := slices.Clone(problems.List)
 	add := func(path string, err error) {
 		known := func(p experiment.Problem) bool { return p.Path == path }
@@ -70,6 +68,10 @@ func (o *options) load(path string) (*setup, error) {
 	}
 	s.evaluator, err = evaluator.New(spec, os.Getenv)
 	return s, err
+}
+
+func renderOptions(spec *experiment.Spec) engine.Options {
+	return engine.Options{ExcludeDefaultRoles: spec.ExcludeDefaultRoles, PodTemplatePaths: spec.Execution.PodTemplatePaths}
 }
 
 // check renders the template at the corners of the search space, where each

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,6 +90,28 @@ func TestAFullDiskStopsTheRunAndLosesNothing(t *testing.T) {
 	after := h.result("demo")
 	assert.Equal(t, experiment.Completed, after.Status)
 	assert.Len(t, after.Templates[0].Trials, 8)
+}
+
+// What a run needs from its environment, best does not.
+func TestBestNeedsNoSecrets(t *testing.T) {
+	h := newHome(t)
+	path := file(t, "type: model", "type: model\n  config: {apiKey: env:KEY_OF_TEST}", "maxTrialsPerTemplate: 8", "maxTrialsPerTemplate: 1")
+	rewrite(t, filepath.Join(filepath.Dir(path), "graphs.yaml"), "        ports:\n", "        env:\n        - {name: KEY_OF_TEST, valueFrom: {secretKeyRef: {name: s, key: k}}}\n        ports:\n")
+	out := h.llmctl("autobench", "run", "-f", path, "--name", "demo")
+	require.Equal(t, 2, out.code)
+	assert.Contains(t, out.stderr, "evaluator.config.apiKey: environment variable KEY_OF_TEST is not set")
+	t.Setenv("KEY_OF_TEST", "sk-very-secret")
+	h.must("autobench", "run", "-f", path, "--name", "demo")
+	require.NoError(t, os.Unsetenv("KEY_OF_TEST"))
+	assert.Contains(t, h.must("autobench", "best", "demo", "-o", "yaml").stdout, "kind: Deployment")
+	require.NoError(t, filepath.WalkDir(h.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		assert.NotContains(t, string(data), "sk-very-secret", path)
+		return err
+	}))
 }
 
 func TestTheShellCompletesNames(t *testing.T) {
