@@ -46,15 +46,15 @@ func Nearest(word string, candidates []string) string {
 		if len(word) > 2 && strings.HasPrefix(strings.ToLower(c), strings.ToLower(word)) {
 			return c
 		}
-		if d := editDistance(strings.ToLower(word), strings.ToLower(c)); d < distance {
+		if d := EditDistance(strings.ToLower(word), strings.ToLower(c)); d < distance {
 			best, distance = c, d
 		}
 	}
 	return best
 }
 
-// editDistance is Levenshtein's distance in bytes.
-func editDistance(a, b string) int {
+// EditDistance is Levenshtein's distance in bytes.
+func EditDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

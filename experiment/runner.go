@@ -121,8 +121,10 @@ func (r *Runner) publish() error {
 }
 
 func (r *Runner) templates(ctx context.Context) error {
-	if err := r.Deployer.Sweep(ctx); err != nil {
-		return errors.Join(ended(ctx), fmt.Errorf("remove leftovers of an earlier run: %w", err))
+	if err := r.Deployer.Sweep(ctx); err != nil && ended(ctx) != nil {
+		return ended(ctx)
+	} else if err != nil {
+		return fmt.Errorf("remove leftovers of an earlier run: %w", err)
 	}
 	for i := range r.Spec.Templates {
 		if err := r.template(ctx, r.Spec.Templates[i], &r.result.Templates[i]); err != nil {
@@ -176,8 +178,10 @@ func (r *Runner) next(ctx context.Context, trials []Trial) (Params, string, erro
 		switch {
 		case errors.Is(err, ErrExhausted):
 			return nil, err.Error(), nil
+		case err != nil && ended(ctx) != nil:
+			return nil, "", ended(ctx)
 		case err != nil:
-			return nil, "", errors.Join(ended(ctx), fmt.Errorf("propose trial %d: %w", len(trials), err))
+			return nil, "", fmt.Errorf("propose trial %d: %w", len(trials), err)
 		}
 		beyond := params.beyond(trials)
 		if beyond == nil {

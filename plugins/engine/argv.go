@@ -103,10 +103,17 @@ func (g *grammar) valuesOf(o option, rest []word) int {
 		return 1
 	}
 	n := 1
-	for n < len(rest) && g.valueWord(rest[n]) && !joinedWord(rest[n].text) && !(rest[n].open && rest[n].many) {
+	for n < len(rest) && g.furtherValue(rest[n]) {
 		n++
 	}
 	return n
+}
+
+// furtherValue tells whether a list goes on with a word. Flags may hide in a
+// word that becomes several, and a flag with its value in one word is none of
+// the list's, whatever the engine makes of it.
+func (g *grammar) furtherValue(w word) bool {
+	return g.valueWord(w) && !joinedWord(w.text) && (!w.open || !w.many)
 }
 
 func (g *grammar) valueWord(w word) bool {

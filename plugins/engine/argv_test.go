@@ -4,6 +4,7 @@ package engine
 
 import (
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,9 +13,16 @@ import (
 	"github.com/llmctl/llmctl/experiment"
 )
 
+// engines are loaded once for all tests; nothing changes them.
+var engines = map[string]func() (*Engine, error){
+	"vllm":      sync.OnceValues(func() (*Engine, error) { return Load("vllm") }),
+	"sglang":    sync.OnceValues(func() (*Engine, error) { return Load("sglang") }),
+	"simulator": sync.OnceValues(func() (*Engine, error) { return Load("simulator") }),
+}
+
 func load(t testing.TB, name string) *Engine {
 	t.Helper()
-	e, err := Load(name)
+	e, err := engines[name]()
 	require.NoError(t, err)
 	return e
 }

@@ -18,7 +18,9 @@ func BenchmarkClassify(b *testing.B) {
 
 func BenchmarkLoad(b *testing.B) {
 	for b.Loop() {
-		load(b, "vllm")
+		if _, err := Load("vllm"); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

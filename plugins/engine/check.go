@@ -28,7 +28,7 @@ func (e *Engine) Check(manifest []byte, settings []experiment.Params, o Options)
 	var errs []error
 	seen := map[string]bool{}
 	for _, p := range settings {
-		err := checkRoles(p, view.containers, roles)
+		err := checkRoles(p, view.containers, roles, o)
 		if err == nil {
 			_, err = e.Render(manifest, p, o)
 		}
@@ -71,7 +71,7 @@ func (e *Engine) warnings(c *engineContainer) []string {
 	out := c.lostArguments()
 	for _, i := range s.joined {
 		out = append(out, fmt.Sprintf("%s: %q is one word, which the engine does not read as a flag: write flag and value as two words",
-			c.words[i].place, c.words[i].text))
+			c.words[i].place, redact(c.words[i].text)))
 	}
 	for _, o := range s.found {
 		at := c.words[o.at].place
@@ -102,7 +102,7 @@ func (c *engineContainer) lostArguments() []string {
 	}
 	for i := c.script + 1; i < len(c.line.argv); i++ {
 		if text := c.line.argv[i]; len(text) > 2 && text[0] == '-' {
-			return []string{fmt.Sprintf("%s: %q does not reach the engine: the shell keeps what follows its script", c.line.label(i), text)}
+			return []string{fmt.Sprintf("%s: %q does not reach the engine: the shell keeps what follows its script", c.line.label(i), redact(text))}
 		}
 	}
 	return nil

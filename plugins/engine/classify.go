@@ -34,26 +34,27 @@ type finding struct {
 }
 
 // Classify looks for the line of a log that tells most about why the engine
-// died; of a long log that can be positioned, in the last megabytes only. The class is empty when there is none; fatal tells
-// that the engine will not serve any more. A read error ends the log.
+// died; of a long log that can be positioned, in the last megabytes only. The
+// class is empty when there is none; fatal tells that the engine will not serve
+// any more. A read error ends the log.
 func (e *Engine) Classify(log io.Reader) (cause experiment.Cause, fatal bool) {
 	f := e.diagnose(log)
 	if f == nil {
 		return experiment.Cause{}, false
 	}
-	return experiment.Cause{Class: f.Class, Message: f.message()}, f.Fatal
+	return experiment.Cause{Class: f.Class, Message: f.message(), Limit: f.limit()}, f.Fatal
 }
 
-// Limit returns the largest value of a parameter that the engine said it can
-// serve with, when its log names one.
-func (e *Engine) Limit(log io.Reader) (param string, limit int64, ok bool) {
-	f := e.diagnose(log)
-	if f == nil || f.Limits == "" {
-		return "", 0, false
+// limit is the limit that the line names, or nil.
+func (f *finding) limit() *experiment.Limit {
+	if f.Limits == "" {
+		return nil
 	}
-	text := f.Match.ExpandString(nil, "${limit}", f.line, f.match)
-	limit, err := strconv.ParseInt(string(text), 10, 64)
-	return f.Limits, limit, err == nil
+	value, err := strconv.ParseInt(string(f.Match.ExpandString(nil, "${limit}", f.line, f.match)), 10, 64)
+	if err != nil {
+		return nil
+	}
+	return &experiment.Limit{Param: f.Limits, Value: value}
 }
 
 // diagnose picks the most telling line: a specific fatal one before a generic
@@ -152,7 +153,7 @@ func (f *finding) message() string {
 
 // quote is the line, cut to a readable length around the match.
 func (f *finding) quote() string {
-	line := strings.ToValidUTF8(f.line, "�")
+	line := redact(strings.ToValidUTF8(f.line, "�"))
 	if start := f.match[0]; utf8.RuneCountInString(line) > maxQuote && start > maxQuote/2 && start < len(line) {
 		line = "…" + strings.ToValidUTF8(line[start:], "")
 	}

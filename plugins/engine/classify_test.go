@@ -118,12 +118,10 @@ func TestTheMostTellingLineIsTheCause(t *testing.T) {
 
 func TestF22TheEngineNamesItsLimit(t *testing.T) {
 	e := load(t, "vllm")
-	param, limit, ok := e.Limit(strings.NewReader("ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (856).\n"))
-	assert.True(t, ok)
-	assert.Equal(t, "maxNumSeqs", param)
-	assert.EqualValues(t, 856, limit)
-	_, _, ok = e.Limit(strings.NewReader("torch.OutOfMemoryError: CUDA out of memory.\n"))
-	assert.False(t, ok)
+	cause, _ := e.Classify(strings.NewReader("ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (856).\n"))
+	assert.Equal(t, &experiment.Limit{Param: "maxNumSeqs", Value: 856}, cause.Limit)
+	cause, _ = e.Classify(strings.NewReader("torch.OutOfMemoryError: CUDA out of memory.\n"))
+	assert.Nil(t, cause.Limit)
 }
 
 func TestLinesAreQuotedShortAndClean(t *testing.T) {
@@ -131,6 +129,8 @@ func TestLinesAreQuotedShortAndClean(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	cause, _ := e.Classify(strings.NewReader("\x1b[31mOSError: [Errno 98] Address already in use\x1b[0m\n"))
 	assert.Equal(t, `port_in_use: the port is taken: "OSError: [Errno 98] Address already in use"`, cause.Message)
+	cause, _ = e.Classify(strings.NewReader("vllm serve: error: unrecognized arguments: --api-key sk-123 --x\n"))
+	assert.Equal(t, `config_error: the engine does not accept its command line: "vllm serve: error: unrecognized arguments: --api-key … --x"`, cause.Message)
 	cause, _ = e.Classify(strings.NewReader("torch.OutOfMemoryError: \xff CUDA out of memory. " + long + "\nOSError: [Errno 98] Address already in use\n"))
 	assert.Equal(t, "gpu_oom", cause.Class, "what follows a very long line is not read as a part of it")
 	assert.Less(t, len(cause.Message), 400)

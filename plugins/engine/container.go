@@ -105,10 +105,7 @@ func (e *Engine) find(manifest []byte, o Options) (view manifestView, roles []st
 	if err != nil {
 		return manifestView{}, nil, err
 	}
-	templates, roles, err := pods(docs, o.PodTemplatePaths)
-	if err != nil {
-		return manifestView{}, nil, err
-	}
+	templates, roles := pods(e.kinds, docs, o.PodTemplatePaths)
 	view.docs = docs
 	var errs []error
 	var others []string // containers that do not run the engine
@@ -180,7 +177,7 @@ func describeCommand(c *engineContainer) string {
 	if len(c.line.argv) == 0 {
 		return "runs the image " + c.Image
 	}
-	words := strings.Fields(strings.Join(c.line.argv, " "))
+	words := strings.Fields(redact(strings.Join(c.line.argv, " ")))
 	text := strings.Join(words[:min(4, len(words))], " ")
 	if len(words) > 4 {
 		text += " …"

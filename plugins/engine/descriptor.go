@@ -131,7 +131,7 @@ type failure struct {
 	Generic bool `yaml:"generic"`
 	// Summary explains the line; ${name} is a named group of the pattern.
 	Summary string `yaml:"summary"`
-	// Limits is a parameter whose largest possible value is the group "limit".
+	// Limits is a parameter that the engine limits to the group "limit".
 	Limits string `yaml:"limits"`
 }
 

@@ -19,6 +19,7 @@ type document struct {
 	number int // from 1; documents without content are not counted and are 0
 	text   string
 	root   *yaml.Node // nil without content
+	node   *yaml.Node // the document around root, with its comments
 	// placed tells that the positions of the nodes can be trusted: nothing was
 	// written by anchor and alias.
 	placed bool
@@ -132,7 +133,8 @@ func (d *document) load(doc *yaml.Node) error {
 	if root.Kind != yaml.MappingNode {
 		return errors.New("is not a Kubernetes object: it is no mapping")
 	}
-	d.root = root
+	d.root, d.node = root, doc
+	doc.Content[0] = root
 	kind, api := scalar(root, "kind"), scalar(root, "apiVersion")
 	switch {
 	case kind == "" || api == "":
@@ -261,6 +263,21 @@ func mergeInto(m, source *yaml.Node, budget *int) error {
 	return nil
 }
 
+// head is the document's marker line with the directives before it; comments
+// are written with the tree.
+func (d *document) head() string {
+	directives := ""
+	for line := range strings.Lines(d.text) {
+		if isMarker(line, "---") {
+			return directives + "---\n"
+		}
+		if line[0] == '%' {
+			directives += strings.TrimRight(line, "\r\n") + "\n"
+		}
+	}
+	return ""
+}
+
 func encode(n *yaml.Node) (string, error) {
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
@@ -271,13 +288,11 @@ func encode(n *yaml.Node) (string, error) {
 
 // encode writes the edited tree anew, below the document's own marker line.
 func (d *document) encode() (string, error) {
-	text, err := encode(d.root)
+	text, err := encode(d.node)
 	if err != nil {
 		return "", fmt.Errorf("document %d: %w", d.number, err)
 	}
-	if line, _, _ := strings.Cut(d.text, "\n"); isMarker(line, "---") {
-		text = "---\n" + text
-	}
+	text = d.head() + text
 	if lines := strings.Split(strings.TrimRight(d.text, "\r\n"), "\n"); isMarker(lines[len(lines)-1], "...") {
 		text += "...\n"
 	}

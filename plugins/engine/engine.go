@@ -30,6 +30,7 @@ type Engine struct {
 
 	desc    *descriptor
 	grammar *grammar
+	kinds   []kindPods
 }
 
 // Names lists the engines that come with the program, sorted.
@@ -65,9 +66,13 @@ func Load(name string, dirs ...string) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine %s: %w", name, err)
 	}
+	kinds, err := loadKinds()
+	if err != nil {
+		return nil, err
+	}
 	return &Engine{
 		Name: name, DefaultPort: desc.Port.Default, HealthPath: desc.Health, MetricsPath: desc.Metrics,
-		desc: desc, grammar: g,
+		desc: desc, grammar: g, kinds: kinds,
 	}, nil
 }
 

@@ -35,7 +35,6 @@ type grammar struct {
 	params  map[string]*flag      // abstract parameters, all their names
 	missing map[string]string
 	removed map[string]string
-	model   *flag
 }
 
 type optionName struct {
@@ -72,7 +71,6 @@ func newGrammar(d *descriptor) (*grammar, error) {
 		}
 	}
 	g.sorted = slices.Sorted(maps.Keys(g.options))
-	g.model = g.options[d.Model].flag
 	return g, nil
 }
 

@@ -47,11 +47,7 @@ func loadKinds() ([]kindPods, error) {
 }
 
 // pods lists the pod templates of a manifest in order, and all names of roles.
-func pods(docs []*document, extra []string) (found []pod, roles []string, err error) {
-	kinds, err := loadKinds()
-	if err != nil {
-		return nil, nil, err
-	}
+func pods(kinds []kindPods, docs []*document, extra []string) (found []pod, roles []string) {
 	for _, d := range docs {
 		if d.root == nil {
 			continue
@@ -84,7 +80,7 @@ func pods(docs []*document, extra []string) (found []pod, roles []string, err er
 			}
 		}
 	}
-	return found, roles, nil
+	return found, roles
 }
 
 // podSpec is the node that holds the containers: the spec of a pod template, or

@@ -5,6 +5,8 @@ package engine
 import (
 	"slices"
 	"strings"
+
+	"github.com/llmctl/llmctl/experiment"
 )
 
 // nearNames lists up to three names that a misspelt one may mean, nearest first.
@@ -16,7 +18,7 @@ func nearNames(name string, names []string) []string {
 	var near []match
 	lower := strings.ToLower(name)
 	for _, n := range names {
-		d := editDistance(lower, strings.ToLower(n))
+		d := experiment.EditDistance(lower, strings.ToLower(n))
 		if d <= max(2, len(name)/3) || strings.Contains(strings.ToLower(n), lower) {
 			near = append(near, match{n, d})
 		}
@@ -27,24 +29,4 @@ func nearNames(name string, names []string) []string {
 		out = append(out, m.name)
 	}
 	return out
-}
-
-// editDistance is Levenshtein's: insertions, deletions and replacements of a byte.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost = 1 + min(diagonal, row[j], row[j+1])
-			}
-			diagonal, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
 }

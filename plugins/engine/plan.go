@@ -58,10 +58,6 @@ type plan struct {
 	env     map[string][]span // variable → edits of its value as written
 }
 
-func (p *plan) empty() bool {
-	return len(p.replace)+len(p.remove)+len(p.insert)+len(p.script)+len(p.env) == 0
-}
-
 // planner turns changes of words into changes of what the words are written in.
 type planner struct {
 	*invocation
@@ -116,7 +112,8 @@ func (p *planner) replaceWord(w word, text string, isFlag bool) error {
 	at := w.place
 	// A flag inside a variable is changed there; a value that is a variable
 	// gives way to the new value.
-	if (at.kind == inShellVar || at.kind == inEnv) && !(at.alone && (!isFlag || p.uses == nil)) {
+	givesWay := at.alone && (!isFlag || p.uses == nil)
+	if (at.kind == inShellVar || at.kind == inEnv) && !givesWay {
 		return p.editVariable(at, span{at.from, at.to, text}, text)
 	}
 	if p.inElement(at) {

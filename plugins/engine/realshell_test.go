@@ -48,7 +48,7 @@ func TestARealShellRunsWhatWasMeant(t *testing.T) {
 	}{
 		{script: `vllm serve m --max-num-seqs 64 --port 1`},
 		{script: "set -eu\nA=1 exec vllm serve 'a b' \\\n  --max-num-seqs=64 \\\n  --enforce-eager \\\n  --chat-template \"{{ it's }} \\\"x\\\" \\$HOME\" 2>&1 | cat\n"},
-		{script: `vllm serve m --compilation-config '{"a": "it'\''s $HOME `+"`x`"+`"}' --max_num_seqs "6""4">/dev/null`},
+		{script: `vllm serve m --compilation-config '{"a": "it'\''s $HOME ` + "`x`" + `"}' --max_num_seqs "6""4">/dev/null`},
 		{script: `vllm serve m>/dev/null`},
 		{script: `(vllm serve m --enforce-eager) && echo done || exit 3`},
 		{script: `if true; then vllm serve "$MODEL" $EXTRA; fi`, env: []string{"MODEL=o/m", "EXTRA=--port 2 --max-num-seqs 64 --enforce-eager"}},

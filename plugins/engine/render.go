@@ -32,7 +32,7 @@ func (e *Engine) Render(manifest []byte, p experiment.Params, o Options) ([]byte
 	if err != nil {
 		return nil, err
 	}
-	if err := checkRoles(p, view.containers, roles); err != nil {
+	if err := checkRoles(p, view.containers, roles, o); err != nil {
 		return nil, err
 	}
 	editors := map[*document]*docEditor{}
@@ -88,9 +88,14 @@ func prefix(place string, err error) error {
 	return errors.Join(errs...)
 }
 
-// checkRoles refuses parameters for roles that the manifest does not have.
-func checkRoles(p experiment.Params, found []*engineContainer, roles []string) error {
+// checkRoles refuses parameters for roles that the manifest does not have: they
+// would change nothing, and a trial would be taken for what it is not.
+func checkRoles(p experiment.Params, found []*engineContainer, roles []string, o Options) error {
 	var errs []error
+	excluded := func(c *engineContainer) bool { return slices.Contains(o.ExcludeDefaultRoles, c.pod.role) }
+	if len(p[experiment.DefaultRole]) > 0 && !slices.ContainsFunc(found, func(c *engineContainer) bool { return !excluded(c) }) {
+		errs = append(errs, fmt.Errorf("role %q: excludeDefaultRoles leaves no role that runs the engine", experiment.DefaultRole))
+	}
 	for _, role := range slices.Sorted(maps.Keys(p)) {
 		has := func(c *engineContainer) bool { return c.pod.role == role }
 		switch {
@@ -179,21 +184,22 @@ func (c *engineContainer) writeLists(editor *docEditor, p *plan) error {
 func (c *engineContainer) splitLists(p *plan) [2]listEdit {
 	lists := [2]listEdit{{edits: map[int][]span{}}, {edits: map[int][]span{}}}
 	starts := [2]int{c.line.implied, c.line.implied + c.line.command}
-	l, start := &lists[1], starts[1]
+	l := &lists[1]
 	from, texts := p.list(c.line.argv, c.script)
 	for i, at := range from {
 		if at >= 0 && at < c.line.implied {
 			continue
 		}
 		if at >= 0 {
-			l, start = &lists[0], starts[0]
+			which := 0
 			if at >= starts[1] {
-				l, start = &lists[1], starts[1]
+				which = 1
 			}
+			l = &lists[which]
 			if at == c.script && len(p.script) > 0 {
-				l.edits[at-start] = p.script
+				l.edits[at-starts[which]] = p.script
 			}
-			at -= start
+			at -= starts[which]
 		}
 		l.from, l.texts = append(l.from, at), append(l.texts, texts[i])
 	}
@@ -268,15 +274,19 @@ func text(value string) *yaml.Node {
 }
 
 // countUses counts the references to a variable in everything that a container
-// says.
+// says: $(NAME), $NAME and ${NAME…}.
 func countUses(n *yaml.Node, name string) int {
+	quoted := regexp.QuoteMeta(name)
+	return countMatches(n, regexp.MustCompile(`\$(\(`+quoted+`\)|`+quoted+`\b|\{`+quoted+`\b)`))
+}
+
+func countMatches(n *yaml.Node, re *regexp.Regexp) int {
+	count := 0
 	if n.Kind == yaml.ScalarNode {
-		reference := regexp.MustCompile(`\$(\(` + regexp.QuoteMeta(name) + `\)|` + regexp.QuoteMeta(name) + `\b|\{` + regexp.QuoteMeta(name) + `\b)`)
-		return len(reference.FindAllString(n.Value, -1))
+		count = len(re.FindAllString(n.Value, -1))
 	}
-	uses := 0
 	for _, c := range n.Content {
-		uses += countUses(c, name)
+		count += countMatches(c, re)
 	}
-	return uses
+	return count
 }

@@ -115,13 +115,7 @@ func (p *process) classify() (experiment.Cause, bool) {
 		return experiment.Cause{}, false
 	}
 	defer f.Close()
-	cause, fatal := p.deployer.Engine.Classify(f)
-	if _, err := f.Seek(0, io.SeekStart); err == nil {
-		if param, value, ok := p.deployer.Engine.Limit(f); ok {
-			cause.Limit = &experiment.Limit{Param: param, Value: value}
-		}
-	}
-	return cause, fatal
+	return p.deployer.Engine.Classify(f)
 }
 
 // lastLines is the end of the log, the lines joined by " | ".
