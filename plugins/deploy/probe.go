@@ -37,14 +37,18 @@ const (
 // the served model's name. It ends early only with ctx; the error then says what
 // the last attempt met.
 func (p Probe) Wait(ctx context.Context) (experiment.Target, error) {
+	var last error
 	for {
 		target, err := p.once(ctx)
 		if err == nil {
 			return target, nil
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err // an attempt that was cut by ctx says nothing about the engine
+		}
 		select {
 		case <-ctx.Done():
-			return target, fmt.Errorf("%w; last probe: %w", context.Cause(ctx), err)
+			return target, fmt.Errorf("%w; last probe: %w", context.Cause(ctx), last)
 		case <-time.After(probeInterval):
 		}
 	}
