@@ -49,6 +49,12 @@ type Instance interface {
 	Delete(ctx context.Context) error
 }
 
+// Keeper is an Instance that can be left in place for debugging.
+type Keeper interface {
+	// Keep marks the workload as kept and tells how to remove it.
+	Keep(ctx context.Context) (how string, err error)
+}
+
 // Target is a serving engine.
 type Target struct {
 	BaseURL string // http://host:port, no trailing slash

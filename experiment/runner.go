@@ -47,8 +47,11 @@ type Runner struct {
 	Started time.Time
 	// RetryErrored runs the trials that ended in an execution error again.
 	RetryErrored bool
+	// KeepFailed is how many workloads of failed trials stay for debugging.
+	KeepFailed int
 
 	result *Result
+	kept   int
 }
 
 // Run goes on from the stored state until every template is completed. The
@@ -254,7 +257,26 @@ func (r *Runner) attempt(ctx context.Context, t Template, state *TemplateState, 
 	} else if errors.Is(err, ErrInterrupted) || errors.Is(err, ErrTimedOut) {
 		r.Report(Event{Kind: TrialInterrupted, Template: t.Name, Index: index})
 	}
+	if err == nil && trial.Error != "" && r.keep(ctx, instance, t.Name, index) {
+		return nil
+	}
 	return errors.Join(err, r.remove(ctx, instance, t.Name, index))
+}
+
+// keep leaves a failed workload in place when that is wanted and possible.
+func (r *Runner) keep(ctx context.Context, instance Instance, template string, index int) bool {
+	keeper, ok := instance.(Keeper)
+	if !ok || r.kept >= r.KeepFailed {
+		return false
+	}
+	how, err := keeper.Keep(ctx)
+	if err != nil {
+		r.Report(Event{Kind: Warned, Template: template, Index: index, Text: fmt.Sprintf("keeping the workload of trial %s/%d: %v", template, index, err)})
+		return false
+	}
+	r.kept++
+	r.Report(Event{Kind: Warned, Template: template, Index: index, Text: fmt.Sprintf("the workload of trial %s/%d is kept; remove it with: %s", template, index, how)})
+	return true
 }
 
 // try runs one trial up to its verdict. An error means that there is no trial to

@@ -35,6 +35,7 @@ type world struct {
 	evaluate  func(ctx context.Context, params Params) (*Metrics, error)
 	diagnose  Cause
 	delete    func() error
+	keepErr   error
 	params    Params // of the trial on its way
 }
 
@@ -86,6 +87,8 @@ func (i *workload) Ready(ctx context.Context) (Target, error) {
 }
 
 func (i *workload) Diagnose(context.Context) (Cause, error) { return i.w.diagnose, nil }
+
+func (i *workload) Keep(context.Context) (string, error) { return "rm " + i.name, i.w.keepErr }
 
 func (i *workload) Delete(context.Context) error {
 	i.w.deletes++
@@ -283,6 +286,25 @@ func TestTheTrialsTimeoutIsAnExecutionError(t *testing.T) {
 		assert.Equal(t, "execution.trialTimeout 30s reached", trial.Error)
 		assert.Equal(t, ClassTimeout, trial.Reason)
 		assert.Equal(t, "3 consecutive execution errors reached maxConsecutiveErrors 3", w.saved["a"].TerminationReason)
+	})
+}
+
+func TestFailedWorkloadsAreKeptUpToTheNumberAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			keep int
+			err  error
+			left int
+		}{{0, nil, 0}, {2, nil, 2}, {2, errors.New("forbidden"), 0}} {
+			w := newWorld()
+			w.keepErr = c.err
+			w.ready = func(context.Context) error { return &Failure{Cause{Class: "gpu_oom", Message: "out of memory"}} }
+			r := w.runner()
+			r.KeepFailed = c.keep
+			_, err := r.Run(t.Context())
+			require.NoError(t, err)
+			assert.Len(t, w.running, c.left)
+		}
 	})
 }
 
