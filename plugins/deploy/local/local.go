@@ -133,7 +133,10 @@ func (d *Deployer) start(plan experiment.Plan, c engine.Container, argv []string
 		return nil, err
 	}
 	defer log.Close() // the processes hold their own
-	guard := append(append([]string{}, d.Guard[1:]...), filepath.Join(d.Records, plan.Name))
+	// The process id keeps records apart: the guard of a killed run may be so
+	// young that it writes its own only now.
+	record := fmt.Sprintf("%s.%d", filepath.Join(d.Records, plan.Name), os.Getpid())
+	guard := append(append([]string{}, d.Guard[1:]...), record)
 	p := &process{deployer: d, health: d.Engine.HealthPath, log: logPath, port: port, exited: make(chan struct{})}
 	p.command = exec.Command(d.Guard[0], append(guard, argv...)...)
 	p.command.Stdout, p.command.Stderr = log, log
