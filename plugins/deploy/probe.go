@@ -54,6 +54,31 @@ func (p Probe) Wait(ctx context.Context) (experiment.Target, error) {
 	}
 }
 
+// Once asks once; nil means that the engine answered a completion.
+func (p Probe) Once(ctx context.Context) error {
+	_, err := p.once(ctx)
+	return err
+}
+
+// roundTrips is how often the way is measured; the shortest counts.
+const roundTrips = 5
+
+// RoundTrip measures the way to an engine that serves: the shortest of a few
+// small requests on an open connection.
+func (p Probe) RoundTrip(ctx context.Context) (time.Duration, error) {
+	shortest := time.Duration(0)
+	for i := range roundTrips {
+		start := time.Now()
+		if _, err := p.get(ctx, "/v1/models"); err != nil {
+			return 0, err
+		}
+		if took := time.Since(start); i == 0 || took < shortest {
+			shortest = took
+		}
+	}
+	return shortest, nil
+}
+
 func (p Probe) once(ctx context.Context) (experiment.Target, error) {
 	target := experiment.Target{BaseURL: p.BaseURL}
 	if _, err := p.get(ctx, p.Health); err != nil {
