@@ -12,7 +12,7 @@ LINT     := $(CACHE)/tools/golangci-lint-$(LINT_VER)
 RACE     := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 PACKAGES ?= ./...
 
-.PHONY: demo build test lint vet bench cover docs clean
+.PHONY: demo build test lint vet bench cover docs kubebed testbed-up clean
 
 demo: build
 	@state=$$(mktemp -d) && trap 'rm -rf "$$state"' EXIT && export LLMCTL_STATE_DIR="$$state" && \
@@ -24,7 +24,12 @@ build:
 	@echo "building $(BIN) (the first time takes a minute or two)"
 	@$(GO) build -o $(BIN) ./cmd/llmctl
 
-test:
+# The control plane that the tests use: built once, which takes about ten minutes
+# on two cores, and kept in the user's cache directory.
+kubebed:
+	@$(GO) run ./test/bed/cmd/up build
+
+test: kubebed
 	@test -n "$(RACE)" || echo "no C compiler found: testing without the race detector"
 	$(GO) test $(RACE) -timeout 30m $(PACKAGES)
 
@@ -46,9 +51,13 @@ cover:
 	$(GO) test -coverprofile=coverage.out -timeout 30m $(PACKAGES)
 	$(GO) tool cover -func=coverage.out | tail -1
 
-# The command reference in doc/reference.
+# The command reference in doc/reference, and doc/rbac.yaml.
 docs:
-	$(GO) test ./cmd -run TestReferenceIsUpToDate -update
+	$(GO) test ./cmd -run 'Reference|Role' -update
+
+# A control plane to try things on; prints its kubeconfig and runs until Ctrl-C.
+testbed-up:
+	@$(GO) run ./test/bed/cmd/up
 
 clean:
 	rm -rf bin dist coverage.out

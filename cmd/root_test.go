@@ -14,10 +14,14 @@ import (
 	"github.com/spf13/cobra/doc"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/yaml"
 
 	"github.com/llmctl/llmctl/cmd/autobench"
 	"github.com/llmctl/llmctl/experiment"
+	"github.com/llmctl/llmctl/plugins/deploy/kube"
 	"github.com/llmctl/llmctl/state"
 )
 
@@ -107,6 +111,26 @@ func TestAnUnknownConfigurationKeyIsNamed(t *testing.T) {
 	code, _, stderr := run(t, "llmctl", "autobench", "list")
 	assert.Equal(t, 1, code)
 	assert.Contains(t, stderr, "unknown key statedir; known: state-dir, engine-dir")
+}
+
+// doc/rbac.yaml is generated from the rights that preflight asks for.
+func TestTheRoleInTheDocsIsWhatIsNeeded(t *testing.T) {
+	role := rbacv1.Role{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "Role"},
+		ObjectMeta: metav1.ObjectMeta{Name: "llmctl"},
+		Rules:      kube.Rules(),
+	}
+	data, err := yaml.Marshal(role)
+	require.NoError(t, err)
+	text := "# What llmctl autobench needs in the namespace of its trials, for templates of\n" +
+		"# every kind it knows; leave out the kinds that yours do not have. A RoleBinding\n" +
+		"# gives it to a user. Generated: make docs.\n" + string(data)
+	if *update {
+		require.NoError(t, os.WriteFile("../doc/rbac.yaml", []byte(text), 0o644))
+	}
+	stored, err := os.ReadFile("../doc/rbac.yaml")
+	require.NoError(t, err, "run make docs")
+	assert.Equal(t, text, string(stored), "run make docs")
 }
 
 // The command reference is generated; this test fails when it is out of date.

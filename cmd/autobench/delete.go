@@ -10,7 +10,9 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/kubectl/pkg/util/templates"
 
+	"github.com/llmctl/llmctl/experiment"
 	"github.com/llmctl/llmctl/plugins/deploy/local"
+	"github.com/llmctl/llmctl/state"
 )
 
 func deleteCommand(o *options) *cobra.Command {
@@ -52,9 +54,29 @@ func (o *options) delete(ctx context.Context, name string) error {
 	if err := dir.Lock(); err != nil {
 		return err
 	}
-	processes := local.Deployer{Records: dir.ProcessDir()}
-	if err := processes.Sweep(ctx); err != nil {
+	if err := o.sweep(ctx, dir); err != nil {
 		return errors.Join(err, dir.Unlock())
 	}
 	return errors.Join(dir.Unlock(), dir.Delete())
+}
+
+// sweep removes what a killed run left running, kept workloads included.
+func (o *options) sweep(ctx context.Context, dir *state.Dir) error {
+	processes := local.Deployer{Records: dir.ProcessDir()}
+	if err := processes.Sweep(ctx); err != nil {
+		return err
+	}
+	spec, err := experiment.Load(dir.ExperimentFile())
+	if err != nil || spec.Execution.Target != experiment.TargetKubernetes {
+		return nil // what cannot be read cannot have run, or was never in a cluster
+	}
+	id, err := dir.ID()
+	if err != nil {
+		return err
+	}
+	d, err := o.cluster(&setup{spec: spec, options: renderOptions(spec)}, id)
+	if err != nil {
+		return err
+	}
+	return d.Purge(ctx)
 }

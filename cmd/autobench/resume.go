@@ -25,6 +25,7 @@ type resumeOptions struct {
 	print        printers.Flags
 	file         string
 	retryErrored bool
+	keepFailed   int
 }
 
 func resumeCommand(o *options) *cobra.Command {
@@ -54,6 +55,7 @@ func resumeCommand(o *options) *cobra.Command {
 	}
 	c.Flags().StringVarP(&r.file, "filename", "f", "", "Experiment file; default: the one that run was given, if it is still there")
 	c.Flags().BoolVar(&r.retryErrored, "retry-errored", false, "Run the trials that ended in an execution error again")
+	addKeepFailed(c.Flags(), &r.keepFailed)
 	r.print.AddFlags(c.Flags())
 	return c
 }
@@ -84,8 +86,12 @@ func (r *resumeOptions) run(ctx context.Context, name string) (err error) {
 	if err := r.takeUp(s, dir, source); err != nil {
 		return err
 	}
+	if err := r.preflight(ctx, s); err != nil {
+		return err
+	}
 	return r.execute(ctx, s, dir, printer, func(run *experiment.Runner) {
-		run.Source, run.Started, run.RetryErrored = source, was.Started, r.retryErrored
+		run.Source, run.Started = source, was.Started
+		run.RetryErrored, run.KeepFailed = r.retryErrored, r.keepFailed
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/kubectl/pkg/util/templates"
 	"sigs.k8s.io/yaml"
 
@@ -24,6 +25,8 @@ type runOptions struct {
 	file   string
 	name   string
 	dryRun bool
+
+	keepFailed int
 }
 
 func runCommand(o *options) *cobra.Command {
@@ -53,8 +56,13 @@ func runCommand(o *options) *cobra.Command {
 	c.Flags().StringVarP(&r.file, "filename", "f", "", "Experiment file")
 	c.Flags().StringVar(&r.name, "name", "", "Name of the experiment; default: the file's name, else exp- and the time")
 	c.Flags().BoolVar(&r.dryRun, "dry-run", false, "Check everything and print the trials that would run")
+	addKeepFailed(c.Flags(), &r.keepFailed)
 	r.print.AddFlags(c.Flags())
 	return c
+}
+
+func addKeepFailed(flags *pflag.FlagSet, n *int) {
+	flags.IntVar(n, "keep-failed", *n, "Leave the workloads of this many failed trials in the cluster, for debugging")
 }
 
 func (r *runOptions) run(ctx context.Context) (err error) {
@@ -84,6 +92,9 @@ func (r *runOptions) run(ctx context.Context) (err error) {
 	if r.dryRun {
 		return r.plan(ctx, s, printer)
 	}
+	if err := r.preflight(ctx, s); err != nil {
+		return err
+	}
 	dir, err := r.root().Create(s.spec.Name)
 	if err != nil {
 		return err
@@ -92,7 +103,9 @@ func (r *runOptions) run(ctx context.Context) (err error) {
 	if err := begin(dir, s.spec); err != nil {
 		return err
 	}
-	return r.execute(ctx, s, dir, printer, func(run *experiment.Runner) { run.Source = absolute(r.file) })
+	return r.execute(ctx, s, dir, printer, func(run *experiment.Runner) {
+		run.Source, run.KeepFailed = absolute(r.file), r.keepFailed
+	})
 }
 
 // begin writes what is being run.
@@ -123,7 +136,10 @@ func (o *options) execute(ctx context.Context, s *setup, dir *state.Dir, printer
 	}
 	view := &progress{out: io.MultiWriter(o.ErrOut, log), now: o.now, spec: s.spec}
 	dir.Warn = func(text string) { view.line("warning: %s", text) }
-	runner := o.runner(s, dir, view.event)
+	runner, err := o.runner(s, dir, view.event)
+	if err != nil {
+		return errors.Join(err, log.Close())
+	}
 	prepare(runner)
 	view.begin(dir, runner)
 	result, err := runner.Run(ctx)

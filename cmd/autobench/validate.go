@@ -11,6 +11,7 @@ import (
 
 func validateCommand(o *options) *cobra.Command {
 	var file string
+	var cluster bool
 	c := &cobra.Command{
 		Use:   "validate -f FILE",
 		Short: "Check an experiment file and its templates",
@@ -20,9 +21,12 @@ func validateCommand(o *options) *cobra.Command {
 			code 2 when there is one.`),
 		Example: templates.Examples(`
 			# Check a file before running it
-			llmctl autobench validate -f experiment.yaml`),
+			llmctl autobench validate -f experiment.yaml
+
+			# Also ask the cluster
+			llmctl autobench validate -f experiment.yaml --cluster`),
 		Args: NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
 				return Usagef("-f is required: the experiment file")
 			}
@@ -35,10 +39,16 @@ func validateCommand(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if cluster {
+				if err := o.preflight(c.Context(), s); err != nil {
+					return err
+				}
+			}
 			fmt.Fprintf(o.Out, "%s is valid\n", file)
 			return nil
 		},
 	}
 	c.Flags().StringVarP(&file, "filename", "f", "", "Experiment file")
+	c.Flags().BoolVar(&cluster, "cluster", false, "Also check against the cluster: kinds, rights, quota, GPUs, and a dry run of the first trial")
 	return c
 }

@@ -56,9 +56,6 @@ func (o *options) load(path string) (*setup, error) {
 			}
 		}
 	}
-	if spec.Execution.Target == experiment.TargetKubernetes {
-		add("execution.target", errors.New("kubernetes: not yet; use local"))
-	}
 	s.warnings = append(s.warnings, ignored(spec)...)
 	if len(found) > 0 {
 		return s, &experiment.Problems{File: path, List: found}
@@ -118,11 +115,26 @@ func (s *setup) local(_ *options, records string) *local.Deployer {
 	}
 }
 
+// deployer is that of the experiment's target; dir must be locked.
+func (o *options) deployer(s *setup, dir *state.Dir) (experiment.Deployer, error) {
+	if s.spec.Execution.Target == experiment.TargetLocal {
+		return s.local(o, dir.ProcessDir()), nil
+	}
+	id, err := dir.ID()
+	if err != nil {
+		return nil, err
+	}
+	return o.cluster(s, id)
+}
+
 // runner puts the loop of an experiment together; dir must be locked.
-func (o *options) runner(s *setup, dir *state.Dir, report func(experiment.Event)) *experiment.Runner {
+func (o *options) runner(s *setup, dir *state.Dir, report func(experiment.Event)) (*experiment.Runner, error) {
+	deployer, err := o.deployer(s, dir)
+	if err != nil {
+		return nil, err
+	}
 	return &experiment.Runner{
-		Spec: s.spec, Searcher: s.searcher, Evaluator: s.evaluator, Store: dir,
-		Deployer: s.local(o, dir.ProcessDir()),
+		Spec: s.spec, Searcher: s.searcher, Evaluator: s.evaluator, Store: dir, Deployer: deployer,
 		Render: func(t experiment.Template, p experiment.Params) ([]byte, error) {
 			return s.engine.Render(t.Source, p, s.options)
 		},
@@ -130,7 +142,7 @@ func (o *options) runner(s *setup, dir *state.Dir, report func(experiment.Event)
 		Publish: func(r *experiment.Result) error { return s.publish(dir, r) },
 		Report:  report,
 		Now:     o.now,
-	}
+	}, nil
 }
 
 // publish writes the files that are derived from the trials.

@@ -63,7 +63,6 @@ func TestAnExistingFileValidatesApartFromWhatIsNotYet(t *testing.T) {
 error: testdata/auto-benchmark/config.yaml has these problems:
   strategy.algorithm: tpe: not yet; use grid, qmc or random
   evaluator.type: genai-bench: not yet; use model or native
-  execution.target: kubernetes: not yet; use local
 `, out.stderr)
 }
 
