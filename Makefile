@@ -34,7 +34,7 @@ test: kubebed
 	$(GO) test $(RACE) -timeout 30m $(PACKAGES)
 
 lint: $(LINT)
-	$(LINT) run $(PACKAGES)
+	$(LINT) run --allow-parallel-runners $(PACKAGES)
 	$(GO) vet $(PACKAGES)
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "run gofmt -w on these files"; exit 1; }
 	$(GO) mod tidy -diff
