@@ -12,7 +12,7 @@ LINT     := $(CACHE)/tools/golangci-lint-$(LINT_VER)
 RACE     := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 PACKAGES ?= ./...
 
-.PHONY: demo build test lint vet bench cover docs kubebed testbed-up clean
+.PHONY: demo build test test-node lint vet bench cover docs kubebed testbed-up clean
 
 demo: build
 	@state=$$(mktemp -d) && trap 'rm -rf "$$state"' EXIT && export LLMCTL_STATE_DIR="$$state" && \
@@ -32,6 +32,10 @@ kubebed:
 test: kubebed
 	@test -n "$(RACE)" || echo "no C compiler found: testing without the race detector"
 	$(GO) test $(RACE) -timeout 30m $(PACKAGES)
+
+# The tests on a real kubelet, containerd and runc: Linux and root; elsewhere they say why not.
+test-node:
+	CGO_ENABLED=0 $(GO) test -v -tags node -count=1 -timeout 30m ./test/node
 
 lint: $(LINT)
 	$(LINT) run --allow-parallel-runners $(PACKAGES)

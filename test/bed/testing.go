@@ -95,8 +95,12 @@ func (b *Bed) Namespace(t testing.TB) string {
 	return name
 }
 
+// followers are not looked for: nobody can take events back, and the control
+// plane makes and removes the endpoints of a Service in its own time.
+var followers = map[string]bool{"events": true, "endpoints": true, "endpointslices": true}
+
 // Leftovers lists the objects of a namespace that llmctl has labelled, as
-// kind/name. Events are not among them: nobody can take them back.
+// kind/name.
 func (b *Bed) Leftovers(ctx context.Context, namespace string) ([]string, error) {
 	kinds, err := discovery.NewDiscoveryClientForConfig(b.REST)
 	if err != nil {
@@ -120,7 +124,7 @@ func (b *Bed) Leftovers(ctx context.Context, namespace string) ([]string, error)
 			return nil, fmt.Errorf("list %s: %w", kind.Resource, err)
 		}
 		for _, object := range list.Items {
-			if kind.Resource != "events" && labelled(object) {
+			if !followers[kind.Resource] && labelled(object) {
 				left = append(left, object.GetKind()+"/"+object.GetName())
 			}
 		}

@@ -127,6 +127,11 @@ func (t *tunnel) serve(local net.Conn) {
 	}
 }
 
+// closeLimit is how long close waits for connections to end. One to a container
+// that has died can be in the making for half a minute, and the pod, which holds a
+// GPU, is not removed before close returns.
+const closeLimit = time.Second
+
 // close ends the port and every connection.
 func (t *tunnel) close() {
 	t.mu.Lock()
@@ -136,10 +141,18 @@ func (t *tunnel) close() {
 		c.Close()
 	}
 	t.mu.Unlock()
-	for _, w := range t.ways {
-		w.close()
+	ended := make(chan struct{})
+	go func() {
+		for _, w := range t.ways {
+			w.close()
+		}
+		t.busy.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeLimit):
 	}
-	t.busy.Wait()
 }
 
 // direct is a way to a pod that is reached without help.
