@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -34,14 +35,18 @@ const (
 )
 
 // Wait asks until the engine answers a completion, and returns the target with
-// the served model's name. It ends early only with ctx; the error then says what
-// the last attempt met.
+// the served model's name. It ends early with a *experiment.Failure when the
+// engine does not take the API key, and with ctx; the error then says what the
+// last attempt met.
 func (p Probe) Wait(ctx context.Context) (experiment.Target, error) {
 	var last error
 	for {
 		target, err := p.once(ctx)
 		if err == nil {
 			return target, nil
+		}
+		if errors.As(err, new(*experiment.Failure)) {
+			return target, err
 		}
 		if last == nil || ctx.Err() == nil {
 			last = err // an attempt that was cut by ctx says nothing about the engine
@@ -105,7 +110,7 @@ func (p Probe) get(ctx context.Context, path string) ([]byte, error) {
 	defer cancel()
 	status, body, err := p.do(ctx, http.MethodGet, path, nil)
 	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("GET %s: status %d: %s", path, status, excerpt(body))
+		err = answered(http.MethodGet, path, status, body)
 	}
 	return body, err
 }
@@ -134,7 +139,7 @@ func (p Probe) complete(ctx context.Context, model string) error {
 		case absent && i+1 < len(requests):
 			continue
 		case status == http.StatusUnauthorized || status == http.StatusForbidden || status >= 500 || absent:
-			return fmt.Errorf("POST %s: status %d: %s", request.path, status, excerpt(answer))
+			return answered(http.MethodPost, request.path, status, answer)
 		}
 		return nil // answered; other 4xx are about our tiny request, not about serving
 	}
@@ -159,6 +164,16 @@ func (p Probe) do(ctx context.Context, method, path string, body []byte) (status
 	defer res.Body.Close()
 	answer, err = io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	return res.StatusCode, answer, err
+}
+
+// answered is the error of an unwanted answer; waiting does not help against one
+// about the API key.
+func answered(method, path string, status int, body []byte) error {
+	text := fmt.Sprintf("%s %s: status %d: %s", method, path, status, excerpt(body))
+	if status == http.StatusUnauthorized || status == http.StatusForbidden {
+		return &experiment.Failure{Cause: experiment.Cause{Class: experiment.ClassConfig, Message: "the engine does not take the API key: " + text}}
+	}
+	return errors.New(text)
 }
 
 // excerpt is the beginning of an answer, on one line.

@@ -54,9 +54,12 @@ func (d *Deployer) build(plan experiment.Plan, foreign []labels.Set) (*trial, er
 	if err != nil {
 		return nil, err
 	}
+	h := hosts{services: map[string]bool{}, names: t.names, namespace: d.Namespace}
 	for i, u := range renamed {
 		t.names[objects[i].GetName()] = u.GetName()
+		h.services[objects[i].GetName()] = h.services[objects[i].GetName()] || isKind(u, "", "Service")
 	}
+	renameHosts(renamed, h, kinds)
 	isolate(renamed, n, kinds, t.names, foreign)
 	for i, u := range renamed {
 		d.mark(u, plan, kinds, objects[i].GetName())

@@ -146,7 +146,7 @@ func TestNamesAreShortDistinctAndKeepTheTrialsNumber(t *testing.T) {
 	seen := map[string]string{}
 	for _, name := range []string{"llm", "llm-prefill", "llm-decode", "decode", "token", "llm-token", "Upper_Case", "upper-case", "70b-llm",
 		strings.Repeat("x", 253), strings.Repeat("x", 252)} {
-		for _, longest := range []int{maxWorkloadName, maxObjectName} {
+		for _, longest := range []int{maxName, maxLabel} {
 			got := n.of(name, longest)
 			assert.LessOrEqual(t, len(got), longest)
 			assert.Regexp(t, `^[a-z][a-z0-9-]*[a-z0-9]$`, got)
@@ -156,8 +156,8 @@ func TestNamesAreShortDistinctAndKeepTheTrialsNumber(t *testing.T) {
 			seen[got] = name
 		}
 	}
-	assert.Equal(t, n.trial, n.of("llm", maxWorkloadName))
-	assert.Equal(t, n.trial+"-token", n.of("llm-token", maxObjectName))
+	assert.Equal(t, n.trial, n.of("llm", maxName))
+	assert.Equal(t, n.trial+"-token", n.of("llm-token", maxLabel))
 }
 
 func TestLabelValuesAreValidAndDistinct(t *testing.T) {
@@ -182,5 +182,33 @@ func TestAManifestThatCannotBeDeployedIsRefused(t *testing.T) {
 			_, err := newDeployer(t).build(experiment.Plan{Name: "x-0", Manifest: []byte(c.manifest)}, nil)
 			assert.ErrorContains(t, err, c.message)
 		})
+	}
+}
+
+func TestHostsOfTheTemplatesServicesAreThoseOfTheTrial(t *testing.T) {
+	h := hosts{
+		services:  map[string]bool{"llm": true, "llm-pods": true},
+		names:     map[string]string{"llm": "t-0", "llm-pods": "t-0-pods", "cfg": "t-0-cfg"},
+		namespace: "bench",
+	}
+	for text, want := range map[string]string{
+		"http://llm":                           "http://t-0",
+		"http://llm:8000/v1":                   "http://t-0:8000/v1",
+		"--url=llm:8000":                       "--url=t-0:8000",
+		"llm.production.svc":                   "t-0.bench.svc",
+		"http://llm.production/v1":             "http://t-0.bench/v1",
+		"llm.p.svc.cluster.local:1":            "t-0.bench.svc.cluster.local:1",
+		"llm-0.llm-pods:5000,llm-1.llm-pods.p": "t-0-0.t-0-pods:5000,t-0-1.t-0-pods.bench",
+		"upstream { server llm:80; }":          "upstream { server t-0:80; }",
+		"llm":                                  "llm",
+		"--served-model-name llm":              "--served-model-name llm",
+		"/models/llm":                          "/models/llm",
+		"my-llm:8000":                          "my-llm:8000",
+		"http://llm-other:8000":                "http://llm-other:8000",
+		"cfg:8000":                             "cfg:8000",
+		"http://llm.example.com":               "http://llm.example.com",
+		"org/llm:v1":                           "org/llm:v1",
+	} {
+		assert.Equal(t, want, h.change(text))
 	}
 }

@@ -39,14 +39,13 @@ func (d *Deployer) Deploy(ctx context.Context, plan experiment.Plan) (experiment
 		u.SetAnnotations(annotations)
 	}
 	in := &instance{deployer: d, trial: t, plan: plan, phases: phases{began: start}}
-	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-	in.stop = stop
-	in.observer = d.newObserver(t)
-	in.observer.start(watching, t.workloads())
+	in.watch(ctx)
 	err = d.createAll(ctx, t)
 	if errors.Is(err, errLeftover) {
 		// A run that was killed made this trial before, or it was kept.
+		in.release()
 		if err = d.remove(ctx, t); err == nil {
+			in.watch(ctx) // anew: what was seen until now is another workload
 			err = d.createAll(ctx, t)
 		}
 	}
@@ -61,6 +60,13 @@ func (d *Deployer) Deploy(ctx context.Context, plan experiment.Plan) (experiment
 	return in, nil
 }
 
+// watch begins to observe the trial, until release.
+func (in *instance) watch(ctx context.Context) {
+	ctx, in.stop = context.WithCancel(context.WithoutCancel(ctx))
+	in.observer = in.deployer.newObserver(in.trial)
+	in.observer.start(ctx, in.trial.workloads())
+}
+
 // remove deletes a trial's objects within a limit of its own.
 func (d *Deployer) remove(ctx context.Context, t *trial) error {
 	ctx, cancel := context.WithTimeout(ctx, undoLimit)
@@ -73,6 +79,9 @@ var errLeftover = errors.New("left by an earlier run")
 
 func (d *Deployer) createAll(ctx context.Context, t *trial) error {
 	for _, u := range t.objects {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err := d.create(ctx, u); err != nil {
 			return err
 		}
@@ -87,11 +96,20 @@ func (d *Deployer) create(ctx context.Context, u *unstructured.Unstructured) err
 	if err != nil {
 		return err
 	}
-	what := "create " + reference(u)
-	err = d.retry(ctx, func(ctx context.Context) error {
-		_, err := resource.Create(ctx, u, metav1.CreateOptions{FieldManager: "llmctl"})
-		return err
-	})
+	what, start := "create "+reference(u), d.now()
+	again := backoff{}
+	for {
+		err = d.retry(ctx, func(context.Context) error {
+			// A request that was cut off could still be carried out after the clean-up.
+			whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+			defer cancel()
+			_, err := resource.Create(whole, u, metav1.CreateOptions{FieldManager: "llmctl"})
+			return err
+		})
+		if err == nil || classify(err) != classQuota || d.now().Sub(start) > createGrace || again.sleep(ctx, err) != nil {
+			break
+		}
+	}
 	if !apierrors.IsAlreadyExists(err) {
 		return failure(ctx, what, err)
 	}

@@ -127,7 +127,7 @@ func (p podState) trouble(events []seenEvent, now time.Time, l limits) []verdict
 // the trial.
 func (p podState) disrupted() (verdict, bool) {
 	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason != "DeletionByTaintManagerNoExecute" {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
 			return found(true, experiment.ClassTransient, "pod %s was taken away (%s): %s", p.Name, c.Reason, c.Message), true
 		}
 	}
@@ -368,7 +368,7 @@ func refusals(s snapshot, now time.Time, l limits) []verdict {
 			alive++
 		}
 	}
-	if l.Pods >= 0 && alive >= l.Pods {
+	if alive >= wanted(l.Pods) {
 		return nil
 	}
 	var list []verdict

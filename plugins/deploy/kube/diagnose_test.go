@@ -59,7 +59,7 @@ func ago(t *testing.T, text string) time.Time {
 }
 
 func (c diagnoseCase) snapshot(t *testing.T) snapshot {
-	s := snapshot{Synced: true}
+	s := snapshot{}
 	for i := range c.Pods {
 		pod := &c.Pods[i]
 		pod.UID = types.UID(pod.Name)

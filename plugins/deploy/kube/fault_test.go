@@ -112,6 +112,29 @@ func TestAServerThatIsNotReadyInTimeIsExplained(t *testing.T) {
 	assert.Contains(t, read(t, in, "*.log"), "Application startup complete")
 }
 
+func TestAHealthyEngineThatAnswersNothingIsNotReady(t *testing.T) {
+	w := newWorld(t)
+	in := w.deploy(w.plan(strings.Replace(simulated(), "--port=8000", "--port=8000, --fault-not-serving", 1)))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, &experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
+	defer cancel()
+	_, err := in.Ready(ctx)
+	require.ErrorContains(t, err, "time is up")
+	cause, err := in.Diagnose(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "not_ready", cause.Class)
+	assert.Contains(t, cause.Message, "every pod is ready, and the engine has not answered a completion")
+	assert.Contains(t, cause.Message, "POST /v1/completions: status 503")
+}
+
+func TestAnEngineThatHangsAfterAFatalMessageIsHeard(t *testing.T) {
+	w := newWorld(t)
+	manifest := strings.Replace(simulated(), "command: [llmctl, simulate, --model=m, --startup-time=100ms, --host=0.0.0.0, --port=8000]",
+		`command: [sh, -c, 'echo "vllm serve: error: unrecognized arguments: --foo"; sleep 100; exec llmctl simulate --model=m --port=8000']`, 1)
+	cause := w.failure(w.deploy(w.plan(manifest)))
+	assert.Equal(t, "config_error", cause.Class)
+	assert.Contains(t, cause.Message, "unrecognized arguments: --foo")
+}
+
 func TestARestartUnderLoadVoidsTheMeasurement(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault []string

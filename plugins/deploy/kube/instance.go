@@ -42,6 +42,7 @@ type instance struct {
 	lostBefore int64
 	probe      deploy.Probe
 	cause      experiment.Cause // why Ready failed
+	refused    error            // what the last probe met when Ready ended
 	looked     map[string]bool  // ends of containers whose logs were read
 	heard      map[string]bool  // running containers whose logs are read along
 	listeners  sync.WaitGroup
@@ -105,6 +106,9 @@ func (in *instance) Ready(ctx context.Context) (experiment.Target, error) {
 			target, in.phases.served = &a.target, a.at
 		case <-ctx.Done():
 			timer.Stop()
+			if answers != nil && target == nil {
+				in.refused = (<-answers).err
+			}
 			return experiment.Target{}, context.Cause(ctx)
 		}
 		timer.Stop()

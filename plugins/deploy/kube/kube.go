@@ -6,6 +6,7 @@ package kube
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -61,6 +62,10 @@ const (
 // know a kind.
 func New(config *rest.Config, mapper meta.RESTMapper, namespace string) (*Deployer, error) {
 	config = rest.CopyConfig(config)
+	d := &Deployer{Config: config, Mapper: mapper, Namespace: namespace}
+	if config.WarningHandler == nil && config.WarningHandlerWithContext == nil {
+		config.WarningHandler = &serverWarnings{deployer: d}
+	}
 	if config.QPS == 0 {
 		config.QPS, config.Burst = clientQPS, clientBurst
 	}
@@ -68,7 +73,6 @@ func New(config *rest.Config, mapper meta.RESTMapper, namespace string) (*Deploy
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	d := &Deployer{Config: config, Mapper: mapper, Namespace: namespace}
 	if d.Dynamic, err = dynamic.NewForConfigAndClient(config, client); err != nil {
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
@@ -79,6 +83,18 @@ func New(config *rest.Config, mapper meta.RESTMapper, namespace string) (*Deploy
 		return nil, fmt.Errorf("connect to the cluster: %w", err)
 	}
 	return d, nil
+}
+
+// serverWarnings passes on what the API server warns of, each once.
+type serverWarnings struct {
+	deployer *Deployer
+	said     sync.Map
+}
+
+func (s *serverWarnings) HandleWarningHeader(code int, _ string, text string) {
+	if _, known := s.said.LoadOrStore(text, true); code == 299 && text != "" && !known && s.deployer.Warn != nil {
+		s.deployer.Warn("the API server warns: " + text)
+	}
 }
 
 func (d *Deployer) now() time.Time {

@@ -76,14 +76,14 @@ func (in *instance) readEnds(ctx context.Context, s snapshot) (found bool) {
 			if in.looked == nil {
 				in.looked = map[string]bool{}
 			}
-			in.looked[key], found = true, true
-			in.readEnd(ctx, p, status)
+			found = true
+			in.looked[key] = !isTransient(in.readEnd(ctx, p, status))
 		}
 	}
 	return found
 }
 
-func (in *instance) readEnd(ctx context.Context, p podState, status corev1.ContainerStatus) {
+func (in *instance) readEnd(ctx context.Context, p podState, status corev1.ContainerStatus) error {
 	previous, restarts := status.State.Terminated == nil, int(status.RestartCount)
 	log, err := in.deployer.readLog(ctx, p.Name, status.Name, previous)
 	if !previous {
@@ -98,6 +98,7 @@ func (in *instance) readEnd(ctx context.Context, p podState, status corev1.Conta
 		in.observer.learn(p.UID, status.Name, in.classify(log), true)
 	}
 	in.write(logName(p.Pod, status.Name, restarts), log, err)
+	return err
 }
 
 // listen reads along with the logs of running engines: one can hang after a

@@ -63,7 +63,6 @@ type observer struct {
 	gone    map[string]*podState // the last pod of each name that is no more
 	events  map[types.UID]seenEvent
 	objects map[string]*unstructured.Unstructured // by reference; nil after deletion
-	synced  bool                                  // the pods have been listed
 	err     error
 	done    sync.WaitGroup
 }
@@ -160,7 +159,6 @@ func (o *observer) setPods(items []runtime.Object) {
 	defer o.notify()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.synced = true
 	left := maps.Clone(o.pods)
 	for _, item := range items {
 		if pod, ok := item.(*corev1.Pod); ok {
@@ -323,14 +321,13 @@ type snapshot struct {
 	Pods    []podState  // by name
 	Events  []seenEvent // oldest first
 	Objects map[string]*unstructured.Unstructured
-	Synced  bool
 	Gone    map[types.UID]podState // pods that are no more
 }
 
 func (o *observer) snapshot() (snapshot, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s := snapshot{Objects: maps.Clone(o.objects), Synced: o.synced, Gone: map[types.UID]podState{}}
+	s := snapshot{Objects: maps.Clone(o.objects), Gone: map[types.UID]podState{}}
 	for _, state := range o.pods {
 		copied := *state
 		copied.Stuck, copied.Logs = maps.Clone(state.Stuck), maps.Clone(state.Logs)

@@ -47,10 +47,10 @@ func (p *preflight) problem(format string, args ...any) {
 // parameters. All problems are in one error.
 func (d *Deployer) Preflight(ctx context.Context, templates map[string][]byte) (warnings []string, err error) {
 	p := &preflight{Deployer: d, denied: map[string]bool{}}
-	trials := map[string]*trial{}
+	trials, foreign := map[string]*trial{}, d.foreignSelectors(ctx)
 	var objects []*unstructured.Unstructured
 	for _, name := range slices.Sorted(maps.Keys(templates)) {
-		t, err := d.build(p.plan(name, templates[name]), d.foreignSelectors(ctx))
+		t, err := d.build(p.plan(name, templates[name]), foreign)
 		if err != nil {
 			p.problem("template %s: %w", name, err)
 			continue

@@ -116,12 +116,15 @@ func (t *trial) running(pods []*corev1.Pod, c engine.Container) []*corev1.Pod {
 // ownerOf is the name of the trial's object that a pod was made for: the
 // longest one that the pod's name begins with.
 func (t *trial) ownerOf(p *corev1.Pod) string {
-	owner := ""
-	for _, u := range t.workloads() {
+	owner, workloads := "", t.workloads()
+	for _, u := range workloads {
 		name := u.GetName()
 		if (p.Name == name || strings.HasPrefix(p.Name, name+"-")) && len(name) > len(owner) {
 			owner = name
 		}
+	}
+	if owner == "" && len(workloads) == 1 {
+		return workloads[0].GetName()
 	}
 	return owner
 }

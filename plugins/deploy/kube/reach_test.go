@@ -3,6 +3,10 @@
 package kube
 
 import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -109,4 +113,25 @@ func TestAGivenEndpointIsUsedAsItIs(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, target.BaseURL, got.BaseURL)
 	assert.Nil(t, second.tunnel)
+}
+
+func TestInTheClusterPodsAreReachedDirectly(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "engine") }))
+	defer server.Close()
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	require.NoError(t, err)
+	d := newDeployer(t)
+	d.InCluster = true
+	manifest := strings.ReplaceAll(simulated(), "8000", port) // whose Service has no address in DNS
+	built := build(t, d, manifest)
+	pods := podsOf(t, built, "spec.template", map[string]string{"name": "a"})
+	pods[0].Status.PodIP = "127.0.0.1"
+	in := &instance{deployer: d, trial: built}
+	url, tunnel, forwarded, err := in.reach(t.Context(), pods)
+	require.NoError(t, err)
+	defer tunnel.close()
+	assert.False(t, forwarded)
+	text, err := get(url)
+	require.NoError(t, err)
+	assert.Equal(t, "engine", text)
 }

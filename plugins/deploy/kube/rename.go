@@ -18,11 +18,11 @@ import (
 //go:embed references.yaml
 var referencesFile []byte
 
-// Longest names. A workload's name is a part of its pods' names and labels.
+// maxName is the longest name of an object: a workload's is a part of its pods'
+// names and labels, and objects of one name must stay of one name.
 const (
-	maxWorkloadName = 40
-	maxObjectName   = 63
-	maxSuffix       = 10 // of a name that must be cut
+	maxName   = 40
+	maxSuffix = 10 // of a name that must be cut
 )
 
 // naming gives the objects of a template their names in a trial.
@@ -91,12 +91,8 @@ func rename(objects []*unstructured.Unstructured, n naming, namespace string, ki
 	var patches []any
 	var resources strings.Builder
 	for _, u := range objects {
-		longest := maxObjectName
-		if _, ok := kinds.of(u); ok {
-			longest = maxWorkloadName
-		}
 		gvk := u.GroupVersionKind()
-		patch := []any{map[string]any{"op": "replace", "path": "/metadata/name", "value": n.of(u.GetName(), longest)}}
+		patch := []any{map[string]any{"op": "replace", "path": "/metadata/name", "value": n.of(u.GetName(), maxName)}}
 		text, err := yaml.Marshal(patch)
 		if err != nil {
 			return nil, err

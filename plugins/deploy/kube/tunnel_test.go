@@ -87,7 +87,9 @@ func TestAPortForwardIsDialledAgainAfterItBroke(t *testing.T) {
 	require.NoError(t, err)
 	complete(t, target.BaseURL)
 	f := in.tunnel.ways[0].(*forward)
-	require.NoError(t, f.current.Close())
+	broken := f.current
+	require.NoError(t, broken.Close())
+	<-broken.CloseChan()
 	complete(t, target.BaseURL)
 	cause, err := in.Diagnose(t.Context())
 	require.NoError(t, err)

@@ -125,6 +125,9 @@ func (p podState) change(restarts map[string]int32, alive bool, events []seenEve
 		}
 		return found(true, class, "%s: %s", how, text)
 	}
+	if alive && nodeLost(p, events) {
+		return found(true, experiment.ClassTransient, "node %s of pod %s is not ready", p.Spec.NodeName, p.Name)
+	}
 	if alive && p.DeletionTimestamp == nil {
 		return verdict{}
 	}
@@ -174,12 +177,15 @@ func (in *instance) notReady(s snapshot) experiment.Cause {
 	}
 	var notes []string
 	for _, p := range s.Pods {
+		if nodeLost(p, s.Events) {
+			return found(true, experiment.ClassTransient, "node %s of pod %s is not ready", p.Spec.NodeName, p.Name).Cause
+		}
 		if isReady(p.Pod) || p.DeletionTimestamp != nil {
 			continue
 		}
 		text := fmt.Sprintf("pod %s is %s and not ready", p.Name, p.Status.Phase)
-		if unhealthy := lastEvent(s.Events, p.Name, "Unhealthy", ""); unhealthy != "" {
-			text += ": " + unhealthy
+		if warning := lastWarning(s.Events, p.Name); warning != "" {
+			text += ": " + warning
 		}
 		notes = append(notes, text)
 	}
@@ -197,8 +203,29 @@ func (in *instance) notReady(s snapshot) experiment.Cause {
 	}
 	if len(notes) == 0 {
 		notes = append(notes, "every pod is ready, and the engine has not answered a completion")
+		if in.refused != nil {
+			notes[0] += ": " + in.refused.Error()
+		}
 	}
 	return found(true, experiment.ClassNotReady, "%s", strings.Join(notes, "; ")).Cause
+}
+
+// lastWarning is what went wrong with a pod last; a failed probe says most.
+func lastWarning(events []seenEvent, pod string) string {
+	if unhealthy := lastEvent(events, pod, "Unhealthy", ""); unhealthy != "" {
+		return unhealthy
+	}
+	for _, e := range slices.Backward(events) {
+		if e.InvolvedObject.Name == pod && e.Type == corev1.EventTypeWarning {
+			return e.Message
+		}
+	}
+	return ""
+}
+
+// nodeLost tells whether the node of an unready pod has stopped to answer.
+func nodeLost(p podState, events []seenEvent) bool {
+	return !isReady(p.Pod) && lastEvent(events, p.Name, "NodeNotReady", "") != ""
 }
 
 var loopbackHost = regexp.MustCompile(`--[a-z-]*host[= ]+['"]?(127\.0\.0\.1|localhost|::1)\b`)
