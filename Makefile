@@ -29,9 +29,10 @@ build:
 kubebed:
 	@$(GO) run ./test/bed/cmd/up build
 
+# One package at a time: several of them start a control plane of their own.
 test: kubebed
 	@test -n "$(RACE)" || echo "no C compiler found: testing without the race detector"
-	$(GO) test $(RACE) -timeout 30m $(PACKAGES)
+	$(GO) test $(RACE) -p 1 -timeout 30m $(PACKAGES)
 
 # The tests on a real kubelet, containerd and runc: Linux and root; elsewhere they say why not.
 test-node:

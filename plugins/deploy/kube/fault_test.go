@@ -101,7 +101,7 @@ func TestAQuotaThatRefusesPodsFailsFast(t *testing.T) {
 func TestAServerThatIsNotReadyInTimeIsExplained(t *testing.T) {
 	w := newWorld(t)
 	in := w.deploy(w.plan(strings.Replace(simulated(fault("never-ready")...), "--host=0.0.0.0", "--host=127.0.0.1", 1)))
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, &experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, &experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
 	defer cancel()
 	_, err := in.Ready(ctx)
 	require.ErrorContains(t, err, "time is up")
@@ -115,7 +115,7 @@ func TestAServerThatIsNotReadyInTimeIsExplained(t *testing.T) {
 func TestAHealthyEngineThatAnswersNothingIsNotReady(t *testing.T) {
 	w := newWorld(t)
 	in := w.deploy(w.plan(strings.Replace(simulated(), "--port=8000", "--port=8000, --fault-not-serving", 1)))
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, &experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, &experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
 	defer cancel()
 	_, err := in.Ready(ctx)
 	require.ErrorContains(t, err, "time is up")
