@@ -76,7 +76,7 @@ func (s *statusOptions) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return Usagef("%v", err)
 	}
-	show := func() (printers.View, bool, error) { return s.all() }
+	show := s.all
 	if len(args) == 1 {
 		dir, err := s.open(args[0])
 		if err != nil {

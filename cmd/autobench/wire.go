@@ -52,7 +52,7 @@ func (o *options) load(path string) (*setup, error) {
 	if s.engine != nil {
 		for i, t := range spec.Templates {
 			if t.Source != nil {
-				add(fmt.Sprintf("templates[%d].template", i), s.check(o, t))
+				add(fmt.Sprintf("templates[%d].template", i), s.check(t))
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func renderOptions(spec *experiment.Spec) engine.Options {
 
 // check renders the template at the corners of the search space, where each
 // parameter takes its first and its last value.
-func (s *setup) check(o *options, t experiment.Template) error {
+func (s *setup) check(t experiment.Template) error {
 	dims := s.spec.Space.Dims()
 	low, high := make([]float64, len(dims)), make([]float64, len(dims))
 	for i := range dims {
@@ -85,7 +85,7 @@ func (s *setup) check(o *options, t experiment.Template) error {
 		s.warnings = append(s.warnings, fmt.Sprintf("template %s: %s", t.Name, w))
 	}
 	if err == nil && s.spec.Execution.Target == experiment.TargetLocal {
-		err = s.local(o, "").Check(t.Source)
+		err = s.local("").Check(t.Source)
 	}
 	return err
 }
@@ -104,7 +104,7 @@ func ignored(spec *experiment.Spec) []string {
 
 // local builds the deployer of local processes; records is its directory for
 // the files of running processes.
-func (s *setup) local(_ *options, records string) *local.Deployer {
+func (s *setup) local(records string) *local.Deployer {
 	self, err := os.Executable()
 	if err != nil {
 		self = os.Args[0]
@@ -118,7 +118,7 @@ func (s *setup) local(_ *options, records string) *local.Deployer {
 // deployer is that of the experiment's target; dir must be locked.
 func (o *options) deployer(s *setup, dir *state.Dir) (experiment.Deployer, error) {
 	if s.spec.Execution.Target == experiment.TargetLocal {
-		return s.local(o, dir.ProcessDir()), nil
+		return s.local(dir.ProcessDir()), nil
 	}
 	id, err := dir.ID()
 	if err != nil {
