@@ -16,9 +16,12 @@ const (
 	// ClassTransient is a failure that has nothing to do with the trial; it is
 	// made again, up to execution.infraRetries times.
 	ClassTransient = "infra_transient"
-	ClassNotReady  = "not_ready" // execution.rbgReadyTimeout
-	ClassEvaluate  = "evaluation_error"
-	ClassTimeout   = "trial_timeout" // execution.trialTimeout
+	// ClassRefused is a workload that will never be accepted, whatever its
+	// parameters: a forbidden or unknown kind. The template stops at once.
+	ClassRefused  = "refused"
+	ClassNotReady = "not_ready" // execution.rbgReadyTimeout
+	ClassEvaluate = "evaluation_error"
+	ClassTimeout  = "trial_timeout" // execution.trialTimeout
 )
 
 // attempt is one trial on its way to a verdict.
@@ -99,7 +102,7 @@ func (a *attempt) load(ctx context.Context, target Target) (err error) {
 	}()
 	m, err := a.Evaluator.Evaluate(ctx, target, Traffic{
 		Scenario: a.Spec.Scenario, Objectives: a.Spec.Objectives,
-		Seed: promptSeed(a.Spec.Strategy.Seed, a.trial.Index), Log: log,
+		Seed: promptSeed(a.Spec.Strategy.Seed, a.trial.Index), Log: log, Requests: a.folder.Requests,
 	})
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -79,11 +79,19 @@ func (s *Spec) flat() (map[string]string, error) {
 	delete(tree, "templates")
 	leaves := map[string]string{}
 	flatten("", tree, leaves)
+	if trace := s.Scenario.TraceSource; trace != nil {
+		leaves["scenario.trace"] = content(trace) // the path may change
+	}
 	for i, t := range s.Templates {
 		leaves[fmt.Sprintf("templates[%d].name", i)] = t.Name
-		leaves[fmt.Sprintf("templates[%d] (text of %s)", i, t.Name)] = fmt.Sprintf("%d bytes, checksum %08x", len(t.Source), checksum(t.Source))
+		leaves[fmt.Sprintf("templates[%d] (text of %s)", i, t.Name)] = content(t.Source)
 	}
 	return leaves, nil
+}
+
+// content stands for a file's text.
+func content(data []byte) string {
+	return fmt.Sprintf("%d bytes, checksum %08x", len(data), checksum(data))
 }
 
 func flatten(path string, v any, into map[string]string) {

@@ -8,6 +8,7 @@ import "fmt"
 // that decided, or "" to go on. The rules are tried in order and the first match
 // wins:
 //
+//  0. the last trial was refused for good (ClassRefused);
 //  1. maxConsecutiveErrors execution errors at the end, however few trials there are;
 //  2. maxConsecutiveSLAFailures missed SLAs at the end; an execution error in
 //     between neither counts nor resets;
@@ -39,6 +40,8 @@ func (s Strategy) Stop(trials []Trial) string {
 		}
 	}
 	switch {
+	case len(trials) > 0 && trials[len(trials)-1].Reason == ClassRefused:
+		return "refused for good: " + trials[len(trials)-1].Error
 	case e.MaxConsecutiveErrors > 0 && errorsAtEnd >= e.MaxConsecutiveErrors:
 		return fmt.Sprintf("%d consecutive execution errors reached maxConsecutiveErrors %d", errorsAtEnd, e.MaxConsecutiveErrors)
 	case len(trials) < e.MinTrials:

@@ -102,6 +102,17 @@ func TestLoadNamesEveryProblemWithItsPath(t *testing.T) {
 		"unknown in formula":  {"backend: vllm", "backend: vllm\nconstraints: ['nope > 1']", "constraints[0]: ERROR: <input>:1:1: undeclared reference to 'nope'"},
 		"formula of a number": {"backend: vllm", "backend: vllm\nconstraints: ['1 + 1']", "constraints[0]: must be true or false, is of type int"},
 		"sweep twice":         {"concurrency: 32", "concurrencySweep: [8, 8]", "scenario.concurrencySweep[1]: 8 is given twice"},
+		"two loads":           {"concurrency: 32", "concurrency: 32\n  rate: 4", "scenario: scenario.concurrency and scenario.rate exclude each other"},
+		"no load":             {"  concurrency: 32\n", "", "scenario.concurrency: is required: the number of requests in flight (or a rate,"},
+		"zero rate":           {"concurrency: 32", "rate: 0", "scenario.rate: must be above 0, is 0"},
+		"rate twice":          {"concurrency: 32", "rateSweep: [2, 2.0]", "scenario.rateSweep[1]: 2 is given twice"},
+		"arrival closed loop": {"concurrency: 32", "concurrency: 32\n  arrival: poisson", "scenario.arrival: goes with scenario.rate"},
+		"ramp closed loop":    {"concurrency: 32", "concurrency: 32\n  rampUp: 5s", "scenario.rampUp: goes with scenario.rate"},
+		"missing trace":       {"concurrency: 32", "trace: none.csv", "scenario.trace: open "},
+		"endless search":      {"concurrency: 32", "maxLoad: {of: rate}", "scenario.maxLoad.max: is required: where the search ends at the latest"},
+		"search of half":      {"concurrency: 32", "maxLoad: {max: 2.5}", "scenario.maxLoad: of concurrency needs whole numbers"},
+		"search of what":      {"concurrency: 32", "maxLoad: {of: users, max: 2}", `scenario.maxLoad.of: must be one of concurrency, rate, is "users"`},
+		"search upside down":  {"concurrency: 32", "maxLoad: {min: 4, max: 2}", "scenario.maxLoad: min 4 is above max 2"},
 		"parameter name":      {"    maxNumSeqs:", "    -max:", "searchSpace.default.-max: must be a parameter's name"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -172,6 +183,52 @@ func TestSpecSurvivesItsOwnForm(t *testing.T) {
 	assert.Equal(t, first.Strategy, second.Strategy)
 	assert.Equal(t, first.Space, second.Space)
 	assert.Equal(t, 90*time.Minute, second.Strategy.Timeout)
+}
+
+func TestEveryLoadShapeSurvivesItsStoredForm(t *testing.T) {
+	for name, load := range map[string]string{
+		"rate":      "{workload: 'fixed(8,8)', rate: 2.5, arrival: gamma(0.5), rampUp: 10s, duration: 1m, stopWhenDecided: false}",
+		"rateSweep": "{workload: 'fixed(8,8)', rateSweep: [4, 1.5]}",
+		"maxLoad":   "{workload: 'fixed(8,8)', maxLoad: {of: rate, min: 0.5, max: 64}}",
+		"trace":     "{trace: small.yaml}", // any file will do
+	} {
+		t.Run(name, func(t *testing.T) {
+			head, tail, _ := strings.Cut(validFile, "scenario:")
+			_, tail, _ = strings.Cut(tail, "objectives:")
+			path := write(t, head+"scenario: "+load+"\nobjectives:"+tail)
+			first, err := Load(path)
+			require.NoError(t, err)
+			stored, err := yaml.Marshal(first)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, stored, 0o600))
+			second, err := Load(path)
+			require.NoError(t, err, "%s", stored)
+			assert.Equal(t, first.Scenario, second.Scenario)
+		})
+	}
+}
+
+func TestDefaultRequestsAreAMinuteOfTheHighestRate(t *testing.T) {
+	s, err := Load(write(t, strings.Replace(validFile, "concurrency: 32\n  maxRequests: 100", "rateSweep: [8, 2]", 1)))
+	require.NoError(t, err)
+	assert.Equal(t, []float64{2, 8}, s.Scenario.RateSweep)
+	assert.Equal(t, 480, s.Scenario.MaxRequests)
+}
+
+func TestAChangedTraceIsAnotherExperiment(t *testing.T) {
+	text := strings.Replace(validFile, "concurrency: 32", "trace: small.yaml", 1)
+	was, err := Load(write(t, text))
+	require.NoError(t, err)
+	is, err := Load(write(t, text)) // in another folder
+	require.NoError(t, err)
+	changes, err := Changed(was, is)
+	require.NoError(t, err)
+	assert.Empty(t, changes, "the place of the file does not matter")
+	is.Scenario.TraceSource = []byte("other")
+	changes, err = Changed(was, is)
+	require.NoError(t, err)
+	require.Len(t, changes, 1)
+	assert.Equal(t, "scenario.trace", changes[0].Path)
 }
 
 func TestChangedNamesFieldsAndTellsBudgetsApart(t *testing.T) {

@@ -16,6 +16,11 @@ type Metrics struct {
 	TPOT Distribution `json:"tpot"` // time per output token after the first: (E2E − TTFT) / (tokens − tokens of the first chunk)
 	ITL  Distribution `json:"itl"`  // inter-token latency: gaps between token-bearing chunks, over all requests
 	E2E  Distribution `json:"e2e"`  // send to last token
+	// FirstAnswer is the time to the first token that is no reasoning.
+	FirstAnswer Distribution `json:"firstAnswer"`
+	// SendDelay is how late requests were sent, against their schedule, in an open
+	// loop: a large one means that the client could not keep up.
+	SendDelay Distribution `json:"sendDelay,omitzero"`
 
 	OutputThroughput  *float64 `json:"outputThroughput"`  // output tokens/s
 	InputThroughput   *float64 `json:"inputThroughput"`   // prompt tokens/s
@@ -23,10 +28,21 @@ type Metrics struct {
 	RequestsPerSecond *float64 `json:"requestsPerSecond"` // successful requests/s
 	ErrorRate         *float64 `json:"errorRate"`         // failed / sent, 0 to 1
 
+	// Goodput is the share, 0 to 1, of the requests sent that succeeded and kept
+	// every latency bound of the SLA; GoodRequestsPerSecond is their rate.
+	Goodput               *float64 `json:"goodput,omitempty"`
+	GoodRequestsPerSecond *float64 `json:"goodRequestsPerSecond,omitempty"`
+
 	Concurrency         int      `json:"concurrency,omitempty"` // requests in flight that were asked for
+	Rate                float64  `json:"rate,omitempty"`        // requests/s that were asked for, in an open loop
 	AchievedConcurrency *float64 `json:"achievedConcurrency,omitempty"`
 	Seconds             float64  `json:"seconds"` // length of the measured window
 	Requests            Requests `json:"requests"`
+	// Partial says why the load ended before all of it was put on; empty: it did
+	// not. What is partial never meets an SLA.
+	Partial string `json:"partial,omitempty"`
+	// Engine is what the engine said of itself; nil when it does not.
+	Engine *EngineMetrics `json:"engine,omitempty"`
 	// Warnings say why a number deserves less trust, one sentence each.
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -39,6 +55,30 @@ type Requests struct {
 	Short      int            `json:"short,omitempty"`      // ok, but fewer tokens than asked for
 	Incomplete int            `json:"incomplete,omitempty"` // cut at the end of the window, not counted as failed
 	Failures   map[string]int `json:"failures,omitempty"`   // failed, by category
+}
+
+// EngineMetrics are read from the engine's own /metrics before, during and
+// after the load. A number that the engine does not report is nil.
+type EngineMetrics struct {
+	Samples int `json:"samples"` // during the load
+	// Of the samples: the share of the KV cache in use, 0 to 1, and the requests
+	// that run and that wait.
+	KVCacheUse Range `json:"kvCacheUse"`
+	Running    Range `json:"running"`
+	Waiting    Range `json:"waiting"`
+	// Preemptions is how many requests were preempted under the load.
+	Preemptions *float64 `json:"preemptions"`
+	// PrefixCacheHitRate is the share of prompt tokens found in the prefix cache
+	// under the load, 0 to 1.
+	PrefixCacheHitRate *float64 `json:"prefixCacheHitRate"`
+	// QueueTime is the mean time a request waited in the engine, in milliseconds.
+	QueueTime *float64 `json:"queueTimeMs"`
+}
+
+// Range is the mean and the largest of some samples.
+type Range struct {
+	Mean *float64 `json:"mean"`
+	Max  *float64 `json:"max"`
 }
 
 // Distribution summarises a sample: percentiles by linear interpolation
@@ -69,12 +109,20 @@ func metricTable() map[string]Metric {
 		"totalThroughput":   {"tokens/s", true, func(m *Metrics) *float64 { return m.TotalThroughput }},
 		"requestsPerSecond": {"requests/s", true, func(m *Metrics) *float64 { return m.RequestsPerSecond }},
 		"errorRate":         {"", false, func(m *Metrics) *float64 { return m.ErrorRate }},
+
+		"goodput":               {"", true, func(m *Metrics) *float64 { return m.Goodput }},
+		"goodRequestsPerSecond": {"requests/s", true, func(m *Metrics) *float64 { return m.GoodRequestsPerSecond }},
+		"rate":                  {"requests/s", true, func(m *Metrics) *float64 { return positive(m.Rate) }},
+		"concurrency":           {"", true, func(m *Metrics) *float64 { return positive(float64(m.Concurrency)) }},
 	}
 	latencies := map[string]func(*Metrics) Distribution{
 		"ttft": func(m *Metrics) Distribution { return m.TTFT },
 		"tpot": func(m *Metrics) Distribution { return m.TPOT },
 		"itl":  func(m *Metrics) Distribution { return m.ITL },
 		"e2e":  func(m *Metrics) Distribution { return m.E2E },
+
+		"firstAnswer": func(m *Metrics) Distribution { return m.FirstAnswer },
+		"sendDelay":   func(m *Metrics) Distribution { return m.SendDelay },
 	}
 	points := map[string]func(Distribution) *float64{
 		"Mean": func(d Distribution) *float64 { return d.Mean },
@@ -89,6 +137,13 @@ func metricTable() map[string]Metric {
 		}
 	}
 	return t
+}
+
+func positive(f float64) *float64 {
+	if f <= 0 {
+		return nil
+	}
+	return &f
 }
 
 // MetricNames lists the names of all metrics, sorted.
@@ -143,8 +198,15 @@ func (m *Metrics) clean() {
 }
 
 func (m *Metrics) numbers() []**float64 {
-	all := []**float64{&m.OutputThroughput, &m.InputThroughput, &m.TotalThroughput, &m.RequestsPerSecond, &m.ErrorRate, &m.AchievedConcurrency}
-	for _, d := range []*Distribution{&m.TTFT, &m.TPOT, &m.ITL, &m.E2E} {
+	all := []**float64{&m.OutputThroughput, &m.InputThroughput, &m.TotalThroughput, &m.RequestsPerSecond, &m.ErrorRate,
+		&m.Goodput, &m.GoodRequestsPerSecond, &m.AchievedConcurrency}
+	if e := m.Engine; e != nil {
+		all = append(all, &e.Preemptions, &e.PrefixCacheHitRate, &e.QueueTime)
+		for _, r := range []*Range{&e.KVCacheUse, &e.Running, &e.Waiting} {
+			all = append(all, &r.Mean, &r.Max)
+		}
+	}
+	for _, d := range []*Distribution{&m.TTFT, &m.TPOT, &m.ITL, &m.E2E, &m.FirstAnswer, &m.SendDelay} {
 		all = append(all, &d.Mean, &d.P50, &d.P90, &d.P95, &d.P99)
 	}
 	return all

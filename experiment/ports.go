@@ -88,6 +88,9 @@ type Traffic struct {
 	Seed       uint64     // of the prompts; equal for the trials of one index in every template
 	Warm       bool       // the engine has served this traffic before: no warm-up
 	Log        io.Writer  // benchmark.log
+	// Requests opens the file of the raw records, requests.jsonl.gz, for
+	// appending; the caller closes it.
+	Requests func() (io.WriteCloser, error)
 }
 
 // Evaluator measures a serving engine under load. An error means that there is
@@ -103,6 +106,8 @@ type Folder interface {
 	WriteManifest(manifest []byte) error
 	// BenchmarkLog opens benchmark.log; the caller closes it.
 	BenchmarkLog() (io.WriteCloser, error)
+	// Requests opens requests.jsonl.gz for appending; the caller closes it.
+	Requests() (io.WriteCloser, error)
 	// LogDir is the directory for the workload's logs; Reset makes it.
 	LogDir() string
 }

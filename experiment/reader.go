@@ -171,6 +171,17 @@ func (r *reader) number(into *float64) field {
 	}
 }
 
+// above0 reads a finite number above 0.
+func (r *reader) above0(into *float64) field {
+	return func(path string, n *yaml.Node) {
+		if f, ok := r.float(path, n); ok && f <= 0 {
+			r.problem(path, "must be above 0, is %s", resolve(n).Value)
+		} else if ok {
+			*into = f
+		}
+	}
+}
+
 func (r *reader) float(path string, n *yaml.Node) (float64, bool) {
 	n = resolve(n)
 	var f float64

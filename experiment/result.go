@@ -121,6 +121,9 @@ func NearestMiss(templates []TemplateState) *Trial {
 			}
 			var distance [2]float64
 			for _, v := range t.Violations {
+				if v.Bound == partialLoad {
+					continue
+				}
 				if v.Excess == nil {
 					distance[0]++
 				} else {

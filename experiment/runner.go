@@ -96,6 +96,7 @@ func (r *Runner) open() error {
 		before := state
 		before.Trials = append([]Trial(nil), state.Trials...)
 		state.Name = t.Name
+		state.dropRefused()
 		state.Rejudge(r.Spec.Objectives)
 		r.result.Templates = append(r.result.Templates, state)
 		if len(before.Trials) > 0 && !reflect.DeepEqual(before.Trials, state.Trials) {
@@ -105,6 +106,14 @@ func (r *Runner) open() error {
 		}
 	}
 	return r.publish()
+}
+
+// dropRefused forgets a trial that was refused at the end: it tells nothing
+// about its parameters, and what refused it may have been mended since.
+func (s *TemplateState) dropRefused() {
+	if n := len(s.Trials); n > 0 && s.Trials[n-1].Reason == ClassRefused {
+		s.Trials, s.Completed, s.TerminationReason = s.Trials[:n-1:n-1], false, ""
+	}
 }
 
 // Rejudge decides violations and scores of the stored metrics anew.

@@ -142,6 +142,7 @@ type folder struct{}
 func (folder) Reset() error                          { return nil }
 func (folder) WriteManifest([]byte) error            { return nil }
 func (folder) BenchmarkLog() (io.WriteCloser, error) { return nopCloser{io.Discard}, nil }
+func (folder) Requests() (io.WriteCloser, error)     { return nopCloser{io.Discard}, nil }
 func (folder) LogDir() string                        { return "logs" }
 
 type nopCloser struct{ io.Writer }
@@ -419,6 +420,28 @@ func TestATrialThatCannotBeBuiltOrDeployedIsAnExecutionErrorWithoutCleanup(t *te
 		assert.Equal(t, "eee", w.outcomes("b"))
 		assert.Equal(t, "quota", w.saved["b"].Trials[0].Reason)
 		assert.Equal(t, 3, w.deletes)
+	})
+}
+
+func TestAWorkloadRefusedForGoodStopsItsTemplateAndIsTriedAgainByResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.deploy = func(_ context.Context, plan Plan) error {
+			if plan.Template == "a" {
+				return &Failure{Cause{Class: ClassRefused, Message: "deployments is forbidden"}}
+			}
+			return nil
+		}
+		_, err := w.runner().Run(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, "e", w.outcomes("a"))
+		assert.Equal(t, "refused for good: deployments is forbidden", w.saved["a"].TerminationReason)
+		assert.Equal(t, "ffff", w.outcomes("b"))
+
+		w.deploy = nil
+		_, err = w.runner().Run(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, "ffff", w.outcomes("a"), "what refused it may have been mended")
 	})
 }
 

@@ -42,6 +42,9 @@ type Violation struct {
 
 // String says which bound was missed and by how much.
 func (v Violation) String() string {
+	if v.Bound == partialLoad {
+		return v.Why
+	}
 	if v.Value == nil {
 		return fmt.Sprintf("%s %s: %s", v.Bound, Float(v.Limit), v.Why)
 	}
@@ -51,6 +54,9 @@ func (v Violation) String() string {
 // MaxErrorRate is the error rate above which no trial is feasible, whatever the
 // SLA allows: figures of the few requests that survived say nothing.
 const MaxErrorRate = 0.5
+
+// partialLoad is the bound, unwritten, that the load was put on in full.
+const partialLoad = "partial"
 
 // metricUnavailable is the reason of a violation without a usable value.
 const metricUnavailable = "metric_unavailable"
@@ -81,10 +87,14 @@ func (b Bound) check(m *Metrics) *Violation {
 	return &Violation{Bound: b.Key(), Limit: b.Limit, Value: v, Excess: &excess}
 }
 
-// Violations lists the bounds that m does not meet, in the order of o.Bounds.
+// Violations lists the bounds that m does not meet, in the order of o.Bounds,
+// after the fact that the load was not put on in full, where that is so.
 // Metrics that are nil meet none.
 func (o Objectives) Violations(m *Metrics) []Violation {
 	var missed []Violation
+	if m != nil && m.Partial != "" {
+		missed = append(missed, Violation{Bound: partialLoad, Why: m.Partial})
+	}
 	for _, b := range o.Bounds {
 		if v := b.check(m); v != nil {
 			missed = append(missed, *v)

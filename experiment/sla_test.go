@@ -191,3 +191,13 @@ func TestWorkloadNamesFitEveryKind(t *testing.T) {
 		}
 	}
 }
+
+func TestAPartialLoadMeetsNoSLAHoweverGoodItsFigures(t *testing.T) {
+	o := Objectives{Optimize: "outputThroughput", Bounds: []Bound{{"ttftP99", true, 500}}}
+	m := measured(100, 50)
+	require.Empty(t, o.Violations(m))
+	m.Partial = "20 failures in a row"
+	missed := o.Violations(m)
+	require.Len(t, missed, 1)
+	assert.Equal(t, "20 failures in a row", missed[0].String())
+}

@@ -41,14 +41,48 @@ type Template struct {
 // Scenario is the load.
 type Scenario struct {
 	Name string `json:"name,omitempty"`
-	// Workload is the shape of the requests, such as fixed(512,256); the evaluator reads it.
-	Workload string `json:"workload"`
-	// Concurrency is the number of requests in flight; unused when a sweep is given.
-	Concurrency      int           `json:"concurrency,omitempty"`
-	ConcurrencySweep []int         `json:"concurrencySweep,omitempty"` // levels, ascending
-	Duration         time.Duration `json:"-"`                          // 0: no limit
-	MaxRequests      int           `json:"maxRequests,omitempty"`      // 0: no limit
-	MinRequests      int           `json:"minRequests,omitempty"`      // least requests of a sweep's level
+	// Workload is the shape of the requests, such as fixed(512,256); the evaluator
+	// reads it. Empty with a trace.
+	Workload string `json:"workload,omitempty"`
+	// Concurrency is the number of requests in flight (a closed loop); unused when
+	// a sweep is given.
+	Concurrency      int   `json:"concurrency,omitempty"`
+	ConcurrencySweep []int `json:"concurrencySweep,omitempty"` // levels, ascending
+
+	// Rate is the number of requests sent per second whatever the engine does (an
+	// open loop); RateSweep are levels of it, ascending.
+	Rate      float64       `json:"rate,omitempty"`
+	RateSweep []float64     `json:"rateSweep,omitempty"`
+	Arrival   string        `json:"arrival,omitempty"` // constant, poisson or gamma(burstiness); the evaluator reads it
+	RampUp    time.Duration `json:"-"`                 // in which the rate grows from 0
+
+	// Trace is a file of arrival times and lengths to replay, an absolute path
+	// once loaded; TraceSource is its content.
+	Trace       string `json:"trace,omitempty"`
+	TraceSource []byte `json:"-"`
+
+	// MaxLoad searches the largest load that keeps the SLA.
+	MaxLoad *MaxLoad `json:"maxLoad,omitempty"`
+
+	Duration    time.Duration `json:"-"`                     // 0: no limit
+	MaxRequests int           `json:"maxRequests,omitempty"` // 0: no limit
+	MinRequests int           `json:"minRequests,omitempty"` // least requests of a sweep's level
+	// StopWhenDecided ends a level as soon as no outcome of its remaining requests
+	// could make it keep the SLA.
+	StopWhenDecided bool `json:"stopWhenDecided"`
+}
+
+// What MaxLoad varies.
+const (
+	LoadConcurrency = "concurrency"
+	LoadRate        = "rate"
+)
+
+// MaxLoad is the range in which the largest load is searched.
+type MaxLoad struct {
+	Of  string  `json:"of"` // concurrency or rate
+	Min float64 `json:"min"`
+	Max float64 `json:"max"`
 }
 
 // Objectives are the bounds to keep and the metric to optimise.
@@ -115,13 +149,14 @@ type Execution struct {
 	Endpoint string `json:"endpoint,omitempty"`
 }
 
-// MarshalJSON adds the duration as text.
+// MarshalJSON adds the durations as text.
 func (s Scenario) MarshalJSON() ([]byte, error) {
 	type plain Scenario
 	return json.Marshal(struct {
 		plain
 		Duration string `json:"duration,omitempty"`
-	}{plain(s), text(s.Duration)})
+		RampUp   string `json:"rampUp,omitempty"`
+	}{plain(s), text(s.Duration), text(s.RampUp)})
 }
 
 // MarshalJSON adds the bounds under the keys of the file.

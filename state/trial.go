@@ -58,5 +58,10 @@ func (t TrialDir) WriteManifest(manifest []byte) error {
 	return replace(t.ManifestFile(), manifest, nil)
 }
 
+// Requests opens requests.jsonl.gz, the raw records, for appending.
+func (t TrialDir) Requests() (io.WriteCloser, error) {
+	return openAppend(filepath.Join(t.path, "requests.jsonl.gz"))
+}
+
 // BenchmarkLog opens benchmark.log for appending, unbuffered, so that it can be followed.
 func (t TrialDir) BenchmarkLog() (io.WriteCloser, error) { return openAppend(t.BenchmarkLogFile()) }
