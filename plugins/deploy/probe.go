@@ -25,6 +25,8 @@ type Probe struct {
 	Health  string // path, such as /health
 	APIKey  string // sent as a bearer token; may be empty
 	Client  *http.Client
+	// Expected is what the engine is checked against once it serves; nil: nothing.
+	Expected *Expected
 }
 
 // Pauses between attempts and the limit of each request.
@@ -36,12 +38,15 @@ const (
 
 // Wait asks until the engine answers a completion, and returns the target with
 // the served model's name. It ends early with a *experiment.Failure when the
-// engine does not take the API key, and with ctx; the error then says what the
-// last attempt met.
+// engine does not take the API key or is not what is Expected, and with ctx; the
+// error then says what the last attempt met.
 func (p Probe) Wait(ctx context.Context) (experiment.Target, error) {
 	var last error
 	for {
 		target, err := p.once(ctx)
+		if err == nil && p.Expected != nil {
+			err = p.verify(ctx)
+		}
 		if err == nil {
 			return target, nil
 		}
@@ -101,7 +106,13 @@ func (p Probe) once(ctx context.Context) (experiment.Target, error) {
 	if err := json.Unmarshal(body, &models); err != nil || len(models.Data) == 0 {
 		return target, fmt.Errorf("GET /v1/models names no model: %s", excerpt(body))
 	}
-	target.Model = models.Data[0].ID
+	names := make([]string, len(models.Data))
+	for i, m := range models.Data {
+		names[i] = m.ID
+	}
+	if target.Model, err = p.Expected.served(names); err != nil {
+		return target, err
+	}
 	return target, p.complete(ctx, target.Model)
 }
 

@@ -8,15 +8,20 @@ import (
 	"github.com/llmctl/llmctl/experiment"
 )
 
-// WithAddress returns the container's command with the address to listen on in
-// place of its own, to run it elsewhere than in its pod. References $(NAME) are
-// still to be replaced: see Expand.
-func (e *Engine) WithAddress(c Container, host string, port int) ([]string, error) {
+// line is the container's command with the environment that it refers to.
+func (c Container) line() commandLine {
 	line := commandLine{argv: c.Argv, command: len(c.Argv), env: environment{open: len(c.EnvFrom) > 0}}
 	for _, v := range c.Env {
 		line.env.add(v)
 	}
-	inv, err := e.locate(line)
+	return line
+}
+
+// WithAddress returns the container's command with the address to listen on in
+// place of its own, to run it elsewhere than in its pod. References $(NAME) are
+// still to be replaced: see Expand.
+func (e *Engine) WithAddress(c Container, host string, port int) ([]string, error) {
+	inv, err := e.locate(c.line())
 	if err != nil {
 		return nil, fmt.Errorf("container %q: %w", c.Name, err)
 	}

@@ -26,6 +26,9 @@ type descriptor struct {
 	Health      string `yaml:"health"`  // URL path that answers 200 when the engine serves
 	Metrics     string `yaml:"metrics"` // URL path of the Prometheus metrics
 
+	// Effective tells where the engine reports what it runs with.
+	Effective effective `yaml:"effective"`
+
 	Parser  parser `yaml:"parser"`
 	Boolean style  `yaml:"boolean"` // style of switches that the descriptor does not know
 
@@ -162,6 +165,9 @@ func (d *descriptor) extend(base *descriptor) {
 	fill(&d.Health, base.Health)
 	fill(&d.Metrics, base.Metrics)
 	fill(&d.Boolean, base.Boolean)
+	if d.Effective.Log == "" && d.Effective.Path == "" {
+		d.Effective = base.Effective
+	}
 	fill(&d.Parser, base.Parser)
 	if d.Commands == nil {
 		d.Commands = base.Commands

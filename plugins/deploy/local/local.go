@@ -137,7 +137,7 @@ func (d *Deployer) start(plan experiment.Plan, c engine.Container, argv []string
 	// young that it writes its own only now.
 	record := fmt.Sprintf("%s.%d", filepath.Join(d.Records, plan.Name), os.Getpid())
 	guard := append(append([]string{}, d.Guard[1:]...), record)
-	p := &process{deployer: d, health: d.Engine.HealthPath, log: logPath, port: port, exited: make(chan struct{})}
+	p := &process{deployer: d, container: c, log: logPath, port: port, exited: make(chan struct{})}
 	p.command = exec.Command(d.Guard[0], append(guard, argv...)...)
 	p.command.Stdout, p.command.Stderr = log, log
 	p.command.SysProcAttr = sessionAttr() // Ctrl-C in the terminal is ours to handle

@@ -23,16 +23,19 @@ import (
 
 // process is a running engine with its guard.
 type process struct {
-	deployer *Deployer
-	command  *exec.Cmd      // the guard
-	hold     io.WriteCloser // closing it tells the guard to end the engine
-	health   string
-	log      string
-	port     int
-	exited   chan struct{} // closed when the guard, and so the engine, has ended
-	err      error         // of the guard; valid after exited
-	stopping sync.Once
+	deployer  *Deployer
+	command   *exec.Cmd      // the guard
+	hold      io.WriteCloser // closing it tells the guard to end the engine
+	container engine.Container
+	log       string
+	port      int
+	exited    chan struct{} // closed when the guard, and so the engine, has ended
+	err       error         // of the guard; valid after exited
+	stopping  sync.Once
 }
+
+// readLog reads what the engine has said so far.
+func (p *process) readLog(context.Context) ([]byte, error) { return os.ReadFile(p.log) }
 
 func (p *process) wait() {
 	p.err = p.command.Wait()
@@ -54,8 +57,9 @@ func (p *process) Ready(ctx context.Context) (experiment.Target, error) {
 	}
 	answered := make(chan answer, 1)
 	probe := deploy.Probe{
-		BaseURL: "http://" + net.JoinHostPort(loopback, strconv.Itoa(p.port)), Health: p.health,
+		BaseURL: "http://" + net.JoinHostPort(loopback, strconv.Itoa(p.port)), Health: p.deployer.Engine.HealthPath,
 		APIKey: p.deployer.APIKey, Client: &http.Client{Transport: &http.Transport{}},
+		Expected: &deploy.Expected{Engine: p.deployer.Engine, Container: p.container, Log: p.readLog},
 	}
 	defer probe.Client.CloseIdleConnections()
 	go func() {
