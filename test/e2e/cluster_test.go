@@ -89,6 +89,57 @@ func TestOnAClusterEveryKindIsTunedAndNothingIsLeft(t *testing.T) {
 	}
 }
 
+// Every command of the guide's walk-through, as it stands there, in order.
+func TestTheGuidesClusterWalkThrough(t *testing.T) {
+	guide, err := os.ReadFile("../../doc/guide.md")
+	require.NoError(t, err)
+	_, section, _ := strings.Cut(string(guide), "\n## On a cluster\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var commands []string
+	for i, block := range strings.Split(section, "```") {
+		if i%2 == 1 {
+			commands = append(commands, strings.Split(strings.TrimSpace(block), "\n")...)
+		}
+	}
+	require.GreaterOrEqual(t, len(commands), 7)
+
+	b := cluster.Get(t)
+	namespace := b.Namespace(t)
+	h := newHome(t)
+	h.onCluster = true
+	dir := filepath.Dir(clusterFile(t, "deployment"))
+	manifest, err := os.ReadFile(filepath.Join(dir, "graphs.yaml"))
+	require.NoError(t, err)
+	b.Apply(t, namespace, string(manifest))
+	kubeconfig, err := os.ReadFile(b.Kubeconfig)
+	require.NoError(t, err)
+	config := filepath.Join(dir, "kubeconfig")
+	require.NoError(t, os.WriteFile(config, kubeconfig, 0o600))
+	shell := func(command string) (string, int) {
+		c := exec.CommandContext(t.Context(), "sh", "-c", command)
+		c.Dir = dir
+		c.Env = append(os.Environ(), "PATH="+filepath.Dir(binary)+":"+b.Bin+":"+os.Getenv("PATH"), "KUBECONFIG="+config,
+			"LLMCTL_STATE_DIR="+h.dir, "LLMCTL_CONFIG=/dev/null")
+		out, err := c.CombinedOutput()
+		return string(out), exitCode(t, err)
+	}
+	out, code := shell("kubectl config set-context --current --namespace " + namespace)
+	require.Zero(t, code, out)
+	for _, command := range commands {
+		out, code := shell(command)
+		want := 0
+		if strings.Contains(command, "kubectl diff") {
+			want = 1 // there is a difference
+		}
+		require.Equal(t, want, code, "%s\n%s", command, out)
+	}
+	out, code = shell("kubectl get deployment chat -o yaml")
+	require.Zero(t, code, out)
+	assert.NotContains(t, out, "llmctl.io/", "the user's own workload has the winner's flags and no label of a trial")
+	assert.Contains(t, out, "--max-num-seqs")
+	assert.NoDirExists(t, filepath.Join(h.dir, "chat"))
+}
+
 // parameters are the settings of all trials.
 func parameters(r experiment.Result) map[string][]string {
 	settings := map[string][]string{}

@@ -54,6 +54,10 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code, err := supervise()
+	if errors.Is(err, errNoPackages) {
+		fmt.Fprintln(os.Stderr, "the tests on a real node are left out:", err)
+		os.Exit(0)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tests on a real node:", err)
 		code = max(code, 1)
@@ -173,6 +177,9 @@ func prepare(ctx context.Context, scratch string) error {
 	return nil
 }
 
+// errNoPackages: a machine without a package mirror cannot run the tests.
+var errNoPackages = errors.New("the Debian packages cannot be fetched")
+
 // packages returns the directory of containerd, runc and the network plugins.
 // They are unpacked in the user's cache directory and not installed: that would
 // start a service, and might replace a container runtime that is in use.
@@ -198,7 +205,7 @@ for file in *.deb; do dpkg-deb -x "$file" .; rm "$file"; done`
 	fetch := exec.CommandContext(ctx, "sh", "-c", script)
 	fetch.Dir = fresh
 	if out, err := fetch.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("fetch Debian packages: %w\n%s", err, out)
+		return "", fmt.Errorf("%w: %w\n%s", errNoPackages, err, out)
 	}
 	return dir, os.Rename(fresh, dir)
 }
