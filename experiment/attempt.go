@@ -100,7 +100,13 @@ func (a *attempt) load(ctx context.Context, target Target) (err error) {
 			err = errors.Join(err, &localError{fmt.Errorf("close benchmark.log: %w", closed)})
 		}
 	}()
+	known := false
 	m, err := a.Evaluator.Evaluate(ctx, target, Traffic{
+		Diagnose: func(ctx context.Context) (Cause, error) {
+			cause, err := a.diagnose(ctx)
+			known = known || cause.Class != ""
+			return cause, err
+		},
 		Scenario: a.Spec.Scenario, Objectives: a.Spec.Objectives,
 		Seed: promptSeed(a.Spec.Strategy.Seed, a.trial.Index), Log: log, Requests: a.folder.Requests,
 	})
@@ -115,6 +121,10 @@ func (a *attempt) load(ctx context.Context, target Target) (err error) {
 	m.clean()
 	// A server can restart under load and answer every request all the same, more
 	// slowly: asking it costs little.
+	if known {
+		a.trial.Metrics = m
+		return nil
+	}
 	if cause, err := a.diagnose(ctx); err == nil && cause.Class != "" {
 		return &Failure{cause}
 	}

@@ -88,6 +88,9 @@ type Traffic struct {
 	Seed       uint64     // of the prompts; equal for the trials of one index in every template
 	Warm       bool       // the engine has served this traffic before: no warm-up
 	Log        io.Writer  // benchmark.log
+	// Diagnose says whether the workload has broken so far; the zero Cause: it has
+	// not. An evaluator that asks and gives metrics all the same vouches for them.
+	Diagnose func(context.Context) (Cause, error)
 	// Requests opens the file of the raw records, requests.jsonl.gz, for
 	// appending; the caller closes it.
 	Requests func() (io.WriteCloser, error)

@@ -34,6 +34,7 @@ type world struct {
 	ready     func(ctx context.Context) error
 	evaluate  func(ctx context.Context, params Params) (*Metrics, error)
 	diagnose  Cause
+	vouch     bool // the evaluator asks for the workload's state itself
 	delete    func() error
 	keepErr   error
 	params    Params // of the trial on its way
@@ -101,7 +102,12 @@ func (i *workload) Delete(context.Context) error {
 	return nil
 }
 
-func (w *world) Evaluate(ctx context.Context, _ Target, _ Traffic) (*Metrics, error) {
+func (w *world) Evaluate(ctx context.Context, _ Target, traffic Traffic) (*Metrics, error) {
+	if w.vouch {
+		if _, err := traffic.Diagnose(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := sleep(ctx, time.Minute); err != nil {
 		return nil, err
 	}
@@ -377,6 +383,17 @@ func TestTheWorkloadsOwnCauseGoesFirst(t *testing.T) {
 		assert.Equal(t, "gpu_oom", trial.Reason)
 		assert.Equal(t, "CUDA out of memory", trial.Error)
 		assert.Nil(t, trial.Metrics, "what a dying server answered is no measurement")
+	})
+}
+
+// A sweep keeps the level that passed before the engine broke.
+func TestMetricsThatTheEvaluatorVouchesForStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.diagnose, w.vouch = Cause{Class: "gpu_oom", Message: "out of memory"}, true
+		_, err := w.runner().Run(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, "ffff", w.outcomes("a"))
 	})
 }
 
