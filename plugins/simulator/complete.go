@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"time"
 )
 
@@ -33,7 +34,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, chat bool) {
 	if chat {
 		kind = "chatcmpl"
 	}
-	j.id = fmt.Sprintf("%s-%08x%024x", kind, uint32(s.options.Seed), number)
+	j.id = kind + "-" + s.requestID(r, number)
 
 	interval := s.options.StreamInterval
 	if !j.stream {
@@ -170,4 +171,15 @@ func (a *answer) sendWhole(o Options) error {
 	a.finish = a.job.finish
 	writeJSON(a.w, http.StatusOK, newCompletion(a.job, o.ServedModelNames[0], time.Now().Unix()))
 	return nil
+}
+
+// plainID is what may stand in an answer as it is.
+var plainID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+
+// requestID is the client's X-Request-Id, as in vLLM, or one by the order of arrival.
+func (s *Server) requestID(r *http.Request, number int) string {
+	if id := r.Header.Get("X-Request-Id"); plainID.MatchString(id) {
+		return id
+	}
+	return fmt.Sprintf("%08x%024x", uint32(s.options.Seed), number)
 }

@@ -550,3 +550,19 @@ func TestNewRefusesWhatTheEngineRefuses(t *testing.T) {
 	_, err = New(DefaultConfig(), Options{})
 	require.EqualError(t, err, "served model name: none given")
 }
+
+func TestTheClientsRequestIDIsKept(t *testing.T) {
+	server := startServer(t, func(_ *Config, o *Options) { o.TimeScale = 1000 })
+	for given, want := range map[string]string{
+		"mine-7":      `"id":"cmpl-mine-7"`,
+		`","x":"evil`: `"id":"cmpl-0000000`,
+	} {
+		req, err := http.NewRequest(http.MethodPost, server.url+"/v1/completions", strings.NewReader(`{"prompt":[1],"max_tokens":1}`))
+		require.NoError(t, err)
+		req.Header.Set("X-Request-Id", given)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		_, body := read(t, resp)
+		assert.Contains(t, body, want)
+	}
+}
