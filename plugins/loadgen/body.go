@@ -64,9 +64,35 @@ func newBody(c Config) (body, error) {
 	return body{model: string(model), chat: c.API == Chat}, err
 }
 
-// stream renders a streaming request; prompt is JSON.
-func (b body) stream(d dialect, prompt []byte, maxTokens int) []byte {
-	out := b.start(len(prompt)+256, prompt, maxTokens)
+// prompt is the JSON of what is asked: the prompt, or the content of the one user message of a chat; or else
+// all messages of a chat.
+type prompt struct{ text, messages []byte }
+
+// messages renders a chat. Completions have no messages: their texts become one, with an empty line
+// between any two.
+func (b body) messages(list []Message) prompt {
+	if b.chat {
+		return prompt{messages: marshal(list)}
+	}
+	texts := make([]string, len(list))
+	for i, m := range list {
+		texts[i] = m.Content
+	}
+	return prompt{text: marshal(strings.Join(texts, "\n\n"))}
+}
+
+// marshal renders texts, which always can be.
+func marshal(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic("loadgen: " + err.Error())
+	}
+	return data
+}
+
+// stream renders a streaming request.
+func (b body) stream(d dialect, p prompt, maxTokens int) []byte {
+	out := b.start(len(p.text)+len(p.messages)+256, p, maxTokens)
 	out = append(out, `,"stream":true`...)
 	if d.usage {
 		out = append(out, `,"stream_options":{"include_usage":true`...)
@@ -86,17 +112,17 @@ func (b body) stream(d dialect, prompt []byte, maxTokens int) []byte {
 }
 
 // single renders a request for one token, not streamed, whose answer tells the length of the prompt.
-func (b body) single(prompt []byte) []byte {
-	return append(b.start(len(prompt)+256, prompt, 1), '}')
+func (b body) single(text []byte) []byte {
+	return append(b.start(len(text)+256, prompt{text: text}, 1), '}')
 }
 
 // tokenize renders a request to /tokenize for the same prompt.
-func (b body) tokenize(prompt []byte) []byte {
-	return append(b.prompt(b.open(len(prompt)+256), prompt), '}')
+func (b body) tokenize(text []byte) []byte {
+	return append(b.prompt(b.open(len(text)+256), prompt{text: text}), '}')
 }
 
-func (b body) start(size int, prompt []byte, maxTokens int) []byte {
-	out := b.prompt(b.open(size), prompt)
+func (b body) start(size int, p prompt, maxTokens int) []byte {
+	out := b.prompt(b.open(size), p)
 	out = append(out, `,"temperature":0,"max_tokens":`...)
 	return strconv.AppendInt(out, int64(maxTokens), 10)
 }
@@ -105,10 +131,13 @@ func (b body) open(size int) []byte {
 	return append(append(make([]byte, 0, size), `{"model":`...), b.model...)
 }
 
-func (b body) prompt(out, prompt []byte) []byte {
-	if !b.chat {
-		return append(append(out, `,"prompt":`...), prompt...)
+func (b body) prompt(out []byte, p prompt) []byte {
+	switch {
+	case p.messages != nil:
+		return append(append(out, `,"messages":`...), p.messages...)
+	case !b.chat:
+		return append(append(out, `,"prompt":`...), p.text...)
 	}
 	out = append(out, `,"messages":[{"role":"user","content":`...)
-	return append(append(out, prompt...), `}]`...)
+	return append(append(out, p.text...), `}]`...)
 }

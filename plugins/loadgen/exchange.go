@@ -5,6 +5,7 @@ package loadgen
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,12 +25,14 @@ import (
 // connection can be used again. A server that takes longer loses the connection.
 const drainLimit = 250 * time.Millisecond
 
-// newClient returns a client with room for n requests in flight. It speaks HTTP/1.1, where every
+// newClient returns a client with room for n requests in flight. It speaks HTTP/1.1 also where the server has
+// HTTP/2, where every
 // request has a connection of its own, and no proxy stands between it and the server. Idle connections
 // are dropped before common servers do so (uvicorn: after 5 s), and redirects are answers.
-func newClient(n int) *http.Client {
+func newClient(n int, t *tls.Config) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
+			TLSClientConfig:     t,
 			DialContext:         (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
 			TLSHandshakeTimeout: 30 * time.Second,
 			MaxIdleConnsPerHost: n,
@@ -51,15 +54,21 @@ type caller struct {
 // socket: when its header is written and its body follows. It is 0 if that never happened. Waiting for
 // a connection is not part of it, nor is rendering the body.
 //
+// onSent is called with that time, too, since the answer may be long in coming.
+//
 // A reused connection may have been closed by the server in the meantime. The request is sent again if
 // not one byte of it had been sent; otherwise the server may have seen it, and it has failed.
-func (c *caller) post(ctx context.Context, url string, body []byte) (*http.Response, time.Duration, error) {
+func (c *caller) post(ctx context.Context, url, id string, body []byte, onSent func(time.Duration)) (*http.Response, time.Duration, error) {
 	for {
 		var sent atomic.Int64
 		var reused atomic.Bool
 		trace := &httptrace.ClientTrace{
-			GotConn:      func(i httptrace.GotConnInfo) { reused.Store(i.Reused) },
-			WroteHeaders: func() { sent.Store(int64(c.now())) },
+			GotConn: func(i httptrace.GotConnInfo) { reused.Store(i.Reused) },
+			WroteHeaders: func() {
+				at := c.now()
+				sent.Store(int64(at))
+				onSent(at)
+			},
 		}
 		req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, url, bytes.NewReader(body))
 		if err != nil {
@@ -71,6 +80,9 @@ func (c *caller) post(ctx context.Context, url string, body []byte) (*http.Respo
 		if c.apiKey != "" {
 			req.Header.Set("Authorization", "Bearer "+c.apiKey)
 		}
+		if id != "" {
+			req.Header.Set("X-Request-Id", id)
+		}
 		resp, err := c.client.Do(req)
 		if err != nil && reused.Load() && sent.Load() == 0 && ctx.Err() == nil {
 			continue
@@ -81,7 +93,7 @@ func (c *caller) post(ctx context.Context, url string, body []byte) (*http.Respo
 
 // ask posts a request whose answer is a small JSON document.
 func (c *caller) ask(ctx context.Context, url string, body []byte) (status int, answer []byte, err error) {
-	resp, _, err := c.post(ctx, url, body)
+	resp, _, err := c.post(ctx, url, "", body, func(time.Duration) {})
 	if err != nil {
 		return 0, nil, withoutURL(err)
 	}
@@ -110,8 +122,14 @@ func (l *level) send(ctx context.Context, s *stream, body []byte, rec *Record, a
 		defer stop()
 	}
 	s.events.readAt = 0
-	rec.Scheduled = l.now()
-	resp, sent, err := l.post(ctx, l.url, body)
+	s.answering.Store(false)
+	defer s.zero.Store(0)
+	resp, sent, err := l.post(ctx, l.url, l.requestID(rec.Index), body, func(at time.Duration) {
+		if l.open() {
+			at = rec.Scheduled
+		}
+		s.zero.Store(int64(max(at, 1)))
+	})
 	if rec.Sent = sent; sent == 0 {
 		rec.Sent = rec.Scheduled
 	}
@@ -131,12 +149,22 @@ func (l *level) send(ctx context.Context, s *stream, body []byte, rec *Record, a
 	accepted()
 	complete := l.receive(ctx, s, resp, rec)
 	rec.Done = l.now()
+	if l.open() && rec.TTFT > 0 {
+		late := rec.Sent - rec.Scheduled
+		rec.TTFT, rec.E2E = rec.TTFT+late, rec.E2E+late
+		if rec.FirstAnswer > 0 {
+			rec.FirstAnswer += late
+		}
+	}
 	if complete {
 		defer time.AfterFunc(drainLimit, cancel).Stop()
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxHead)) // only frees the connection
 	}
 	return http.StatusOK, nil
 }
+
+// requestID names a request for the server's log.
+func (l *level) requestID(index int) string { return fmt.Sprintf("llmctl-%x-%d", l.Seed, index) }
 
 // receive measures the answer.
 func (l *level) receive(ctx context.Context, s *stream, resp *http.Response, rec *Record) (complete bool) {
@@ -163,6 +191,8 @@ func categorize(ctx context.Context, err error) (Category, string) {
 		switch {
 		case errors.Is(cause, errTimeout):
 			return Timeout, cause.Error()
+		case errors.Is(cause, ErrStalled):
+			return Stalled, cause.Error()
 		case errors.Is(cause, errGrace):
 			return Incomplete, cause.Error()
 		default:

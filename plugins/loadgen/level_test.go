@@ -415,7 +415,7 @@ func TestCancellingDuringTheWarmupMeasuresNothing(t *testing.T) {
 		assert.Equal(t, context.DeadlineExceeded, err)
 		assert.Empty(t, r.Records)
 		assert.Equal(t, Cancelled, r.Warmup[0].Category)
-		assert.Equal(t, Summary{}, Summarize(r))
+		assert.Equal(t, Summary{Partial: true}, Summarize(r))
 	})
 }
 
@@ -494,7 +494,7 @@ func TestAConfigIsRefusedWithAllThatIsWrongWithIt(t *testing.T) {
 		`base URL "localhost:8000": must be http://host[:port] or https://host[:port]`,
 		`model: must not be empty`,
 		`API "embeddings": must be "completions" or "chat"`,
-		`input: unknown distribution "": must be fixed, normal or uniform`,
+		`input: unknown distribution "": must be fixed, normal, lognormal or uniform`,
 		`concurrency: must be at least 1, is 0`,
 		`max requests: must not be negative, is -1`,
 		`duration: must not be negative, is -1ns`,

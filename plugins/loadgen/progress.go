@@ -18,11 +18,10 @@ type progress struct {
 	now func() time.Duration
 	err error // of the first write that failed
 
-	phase   *phase
-	workers []*worker
-	tenths  int
-	chunks  int64 // at the latest line
-	at      time.Duration
+	phase  *phase
+	tenths int
+	chunks int64 // at the latest line
+	at     time.Duration
 
 	sum tally
 }
@@ -30,24 +29,17 @@ type progress struct {
 // tally adds up the requests of a phase.
 type tally struct{ ended, ok, failed, tokens int }
 
-func (p *progress) begin(ph *phase, workers []*worker) {
-	p.phase, p.workers = ph, workers
+// begin starts a phase; received is the number of chunks with text since the level began.
+func (p *progress) begin(ph *phase, received int64) {
+	p.phase = ph
 	p.tenths, p.at, p.sum = 0, ph.started, tally{}
-	p.chunks = p.received()
+	p.chunks = received
 }
 
-// received is the number of chunks with text since the level began.
-func (p *progress) received() (n int64) {
-	for _, w := range p.workers {
-		n += w.stream.chunks.Load()
-	}
-	return n
-}
-
-// add counts a request, and prints a line if that completes another tenth of the phase.
-func (p *progress) add(rec *Record) {
+// add counts a request, and tells whether that completes another tenth of the phase, which is worth a line.
+func (p *progress) add(rec *Record) bool {
 	if p.w == nil {
-		return
+		return false
 	}
 	p.sum.ended++
 	switch rec.Category {
@@ -58,10 +50,12 @@ func (p *progress) add(rec *Record) {
 	default:
 		p.sum.failed++
 	}
-	if t := p.done(); t > p.tenths && t < 10 {
-		p.tenths = t
-		p.line()
+	t := p.done()
+	if t <= p.tenths || t >= 10 {
+		return false
 	}
+	p.tenths = t
+	return true
 }
 
 // done is the part of the phase that is over, in tenths.
@@ -77,7 +71,7 @@ func (p *progress) done() int {
 }
 
 // line prints the present state.
-func (p *progress) line() {
+func (p *progress) line(received int64) {
 	if p.w == nil {
 		return
 	}
@@ -85,10 +79,10 @@ func (p *progress) line() {
 	if p.phase.requests > 0 {
 		of = fmt.Sprintf("/%d", p.phase.requests)
 	}
-	chunks, now := p.received(), p.now()
+	now := p.now()
 	p.print("%d%s requests, %d failed, %d in flight, %s, %d chunks in the last %s",
-		p.sum.ended, of, p.sum.failed, p.phase.sent()-p.sum.ended, p.rates(), chunks-p.chunks, seconds(now-p.at))
-	p.chunks, p.at = chunks, now
+		p.sum.ended, of, p.sum.failed, p.phase.sent()-p.sum.ended, p.rates(), received-p.chunks, seconds(now-p.at))
+	p.chunks, p.at = received, now
 }
 
 // finish prints the last line of the phase.

@@ -113,6 +113,12 @@ func (c *calibration) prompt(ctx context.Context, r *rand.Rand, n int) []byte {
 // words is the number of words, at least one, in so many tokens.
 func (c *calibration) words(tokens float64) int { return max(1, int(math.Round(tokens/c.perWord))) }
 
+// part is a text of about n tokens, for a message among others; the chat template's own tokens are not
+// counted, nor is the server's tokenizer asked.
+func (c *calibration) part(r *rand.Rand, n int) string {
+	return strings.Join(c.draw(r, nil, c.words(float64(n))), " ")
+}
+
 // draw extends a text to n words, if it is shorter.
 func (c *calibration) draw(r *rand.Rand, text []string, n int) []string {
 	for len(text) < n {

@@ -33,7 +33,8 @@ const (
 	TooManyTokens Category = "too_many_tokens"
 	// InvalidTiming: the measured times contradict each other.
 	InvalidTiming Category = "invalid_timing"
-	// Stalled: nothing at all arrived between the end of the level's duration and the end of its grace.
+	// Stalled: nothing at all arrived between the end of the level's duration and the end of its grace, or
+	// for Config.StallTimeout.
 	Stalled Category = "stalled"
 	// Incomplete: still receiving tokens when the grace after the duration ended. Sent, but not failed.
 	Incomplete Category = "incomplete"
@@ -56,20 +57,25 @@ const (
 type Record struct {
 	// Index counts the requests of the level from 0, warm-up included. It decides the prompt.
 	Index int `json:"index"`
-	// Scheduled, Sent and Done are times since Result.Started: when the request was ready and due, when
-	// it was handed to the socket (the zero of all its latencies), and when its answer ended. A
-	// request that never reached a socket has Sent equal to Scheduled.
+	// Scheduled, Sent and Done are times since Result.Started: when the request was due, when it was
+	// handed to the socket, and when its answer ended. Latencies count from Sent, in an open loop from
+	// Scheduled. A request that never reached a socket has Sent equal to Scheduled.
 	Scheduled time.Duration `json:"scheduledNs"`
 	Sent      time.Duration `json:"sentNs"`
 	Done      time.Duration `json:"doneNs"`
-	// TTFT and E2E are the times from Sent to the first and to the last chunk with any text (content,
+	// TTFT and E2E are the times to the first and to the last chunk with any text (content,
 	// reasoning, or a tool call); FirstAnswer to the first one with content or a tool call.
 	TTFT        time.Duration `json:"ttftNs,omitzero"`
 	FirstAnswer time.Duration `json:"firstAnswerNs,omitzero"`
 	E2E         time.Duration `json:"e2eNs,omitzero"`
 
-	// PromptTarget and OutputTarget are the tokens that were wanted; OutputTarget is max_tokens.
-	PromptTarget int `json:"promptTarget"`
+	// Conversation and Turn count from 1; 0: the request is not part of one.
+	Conversation int `json:"conversation,omitzero"`
+	Turn         int `json:"turn,omitzero"`
+
+	// PromptTarget and OutputTarget are the tokens that were wanted; OutputTarget is max_tokens. The
+	// lengths of a dataset's prompts are not known.
+	PromptTarget int `json:"promptTarget,omitzero"`
 	OutputTarget int `json:"outputTarget"`
 	// PromptTokens is the server's usage.prompt_tokens.
 	PromptTokens int `json:"promptTokens,omitzero"`

@@ -39,6 +39,13 @@ type stream struct {
 	events eventReader
 	chunk  chunk
 	chunks atomic.Int64 // of all answers; read by the progress lines
+	// zero is the moment that the latencies of the request in flight count from, since the level began;
+	// 0: there is none. answering: its first token has come.
+	zero      atomic.Int64
+	answering atomic.Bool
+
+	keep   bool   // the text of the answer is wanted
+	answer []byte // still escaped
 
 	rec        *Record
 	usage      usage
@@ -91,6 +98,7 @@ func (s *stream) begin(body io.Reader, now func() time.Duration, rec *Record) {
 	s.events.reset(body, now)
 	s.rec, s.usage = rec, usage{-1, -1}
 	s.gaps, s.partial = s.gaps[:0], s.partial[:0]
+	s.answer = s.answer[:0]
 	s.continuous, s.counted, s.last, s.backwards = true, 0, 0, false
 }
 
@@ -132,12 +140,16 @@ func (s *stream) token(at time.Duration) {
 		s.partial = append(s.partial, c.thought[:min(len(c.thought), maxPartial)]...)
 		s.partial = append(s.partial, c.answer[:min(len(c.answer), maxPartial)]...)
 	}
+	if s.keep {
+		s.answer = append(s.answer, c.answer...)
+	}
 	if r.FirstAnswer == 0 && len(c.answer) > 0 {
 		r.FirstAnswer = at
 	}
 	r.Chunks++
 	tokens := c.usage.completion
 	if r.Chunks == 1 {
+		s.answering.Store(true)
 		r.TTFT, r.E2E, s.last = at, at, at
 		s.continuous = tokens > 0
 		r.FirstChunkTokens = max(tokens, 1)

@@ -37,6 +37,8 @@ type Summary struct {
 	// first is taken to hold equally many.
 	ITL Distribution `json:"itlMs"`
 	E2E Distribution `json:"e2eMs"`
+	// SendDelay is Sent − Scheduled of all requests that were sent, of an open loop only.
+	SendDelay Distribution `json:"sendDelayMs,omitzero"`
 
 	// Window is the time in seconds from the first request to the last token of a success. The rates
 	// are what succeeded in it, divided by it.
@@ -46,13 +48,21 @@ type Summary struct {
 	InputTokensPerSecond  *float64 `json:"inputTokensPerSecond"`
 	TotalTokensPerSecond  *float64 `json:"totalTokensPerSecond"`
 
+	// Goodput is the share, from 0 to 1, of the requests sent that succeeded and kept every bound on a
+	// percentile of a latency as a bound on their own; GoodRequestsPerSecond is their rate. Nil where there is
+	// no such bound.
+	Goodput               *float64 `json:"goodput"`
+	GoodRequestsPerSecond *float64 `json:"goodRequestsPerSecond"`
+
 	// AchievedConcurrency is the mean number of requests in flight from the first request to the end of
 	// the last one; PeakConcurrency the largest.
 	AchievedConcurrency *float64 `json:"achievedConcurrency"`
 	PeakConcurrency     int      `json:"peakConcurrency"`
 	// InvalidLoad: more than 1 % of the successes are Short, so levels cannot be compared.
-	InvalidLoad bool     `json:"invalidLoad,omitzero"`
-	Warnings    []string `json:"warnings,omitzero"`
+	InvalidLoad bool `json:"invalidLoad,omitzero"`
+	// Partial: the level ended before all of the load was put on.
+	Partial  bool     `json:"partial,omitzero"`
+	Warnings []string `json:"warnings,omitzero"`
 }
 
 // Distribution describes N values. Percentiles are by linear interpolation between the two nearest
@@ -68,10 +78,11 @@ type Distribution struct {
 
 // Summarize computes the summary of a level.
 func Summarize(r *Result) Summary {
-	s := Summary{Warnings: slices.Clone(r.Warnings)}
+	s := Summary{Warnings: slices.Clone(r.Warnings), Partial: r.Stopped != ""}
 	s.countRequests(r.Records)
 	s.latencies(r)
 	s.rates(r)
+	s.goodput(r)
 	s.concurrency(r.Records)
 	s.warn(r)
 	return s
@@ -106,9 +117,12 @@ func (s *Summary) countRequests(records []Record) {
 }
 
 func (s *Summary) latencies(r *Result) {
-	var ttft, first, tpot, e2e []float64
+	var ttft, first, tpot, e2e, delay []float64
 	for i := range r.Records {
 		rec := &r.Records[i]
+		if r.Open && rec.Category != Cancelled {
+			delay = append(delay, millis(rec.Sent-rec.Scheduled))
+		}
 		if !rec.OK() {
 			continue
 		}
@@ -120,6 +134,7 @@ func (s *Summary) latencies(r *Result) {
 		}
 	}
 	s.TTFT, s.FirstAnswer, s.TPOT, s.E2E = describe(ttft), describe(first), describe(tpot), describe(e2e)
+	s.SendDelay = describe(delay)
 	s.ITL = describeGaps(r.Gaps)
 }
 
@@ -133,13 +148,17 @@ func (s *Summary) rates(r *Result) {
 	var out, in float64
 	for i := range r.Records {
 		rec := &r.Records[i]
+		zero := rec.Sent
+		if r.Open {
+			zero = rec.Scheduled
+		}
 		if rec.Category != Cancelled {
-			first = min(first, rec.Sent)
+			first = min(first, zero)
 		}
 		if !rec.OK() {
 			continue
 		}
-		last = max(last, rec.Sent+rec.E2E)
+		last = max(last, zero+rec.E2E)
 		in += float64(rec.PromptTokens)
 		if r.knows(rec) {
 			out += float64(rec.OutputTokens)
@@ -159,6 +178,26 @@ func (s *Summary) rates(r *Result) {
 	}
 	if in > 0 && out > 0 {
 		s.TotalTokensPerSecond = ratio(in+out, window)
+	}
+}
+
+func (s *Summary) goodput(r *Result) {
+	n, bounded := 0, false
+	for i := range r.Records {
+		if rec := &r.Records[i]; rec.OK() {
+			good, any := keeps(r.Bounds, rec)
+			bounded = bounded || any
+			if good {
+				n++
+			}
+		}
+	}
+	if !bounded {
+		return
+	}
+	s.Goodput = ratio(float64(n), float64(s.Sent))
+	if s.Window != nil {
+		s.GoodRequestsPerSecond = ratio(float64(n), *s.Window)
 	}
 }
 
@@ -194,7 +233,8 @@ func (s *Summary) warn(r *Result) {
 	if s.InvalidLoad {
 		warn("short_output: %d of %d answers ended before the wanted length although ignore_eos was set", s.Short, s.OK)
 	}
-	if want := min(r.Concurrency, s.Sent); s.PeakConcurrency < want {
+	talks := len(r.Records) > 0 && r.Records[0].Conversation > 0 // their pauses are no requests
+	if want := min(r.Concurrency, s.Sent); s.PeakConcurrency < want && !talks {
 		warn("concurrency: at most %d requests were in flight at once, %d were wanted", s.PeakConcurrency, want)
 	}
 	if s.Incomplete > 0 {
@@ -213,10 +253,11 @@ func (s *Summary) warn(r *Result) {
 		if rec.TokensSource == FromChunks {
 			chunks++
 		}
-		if rec.PromptTokens > 0 {
+		if rec.PromptTokens > 0 && rec.PromptTarget > 0 {
 			have, want = have+float64(rec.PromptTokens), want+float64(rec.PromptTarget)
 		}
 	}
+	s.warnOfDelay(warn)
 	if buffered*2 > s.OK {
 		warn("buffered_stream: %d of %d answers came almost at once at their end: something holds the stream back, or the wait before the first token is very long", buffered, s.OK)
 	}
@@ -225,6 +266,27 @@ func (s *Summary) warn(r *Result) {
 	}
 	if math.Abs(have-want) > 0.02*want {
 		warn("prompt_length: prompts had %.0f tokens in all, %.0f were wanted", have, want)
+	}
+}
+
+// Send delays from which on the client is to blame: an absolute one, and a share of the latency.
+const (
+	delayLimit = 10.0 // ms
+	delayShare = 0.1
+)
+
+// warnOfDelay names a client that could not send on time. Latencies include the delay; a client that is
+// too slow makes the server look slow.
+func (s *Summary) warnOfDelay(warn func(format string, args ...any)) {
+	if s.SendDelay.P99 == nil {
+		return
+	}
+	limit := delayLimit
+	if s.TTFT.P50 != nil {
+		limit = max(limit, delayShare**s.TTFT.P50)
+	}
+	if *s.SendDelay.P99 > limit {
+		warn("send_delay: the client could not keep up: requests were sent up to %.1f ms late (p99), which is in their latencies", *s.SendDelay.P99)
 	}
 }
 

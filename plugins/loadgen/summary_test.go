@@ -153,7 +153,7 @@ func TestWhatIsMissingIsNull(t *testing.T) { // S31
 	assert.Equal(t, Summary{}, none)
 	got, err := json.Marshal(none)
 	require.NoError(t, err)
-	assert.JSONEq(t, `{"sent":0,"ok":0,"failed":0,"incomplete":0,"cancelled":0,"short":0,"errorRate":null,
+	assert.JSONEq(t, `{"sent":0,"ok":0,"failed":0,"incomplete":0,"cancelled":0,"short":0,"errorRate":null,"goodput":null,"goodRequestsPerSecond":null,
 		"ttftMs":{"n":0,"mean":null,"p50":null,"p90":null,"p95":null,"p99":null},
 		"firstAnswerMs":{"n":0,"mean":null,"p50":null,"p90":null,"p95":null,"p99":null},
 		"tpotMs":{"n":0,"mean":null,"p50":null,"p90":null,"p95":null,"p99":null},

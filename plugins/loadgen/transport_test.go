@@ -46,7 +46,7 @@ func TestAResetInMidStreamKeepsWhatCame(t *testing.T) {
 	}))
 	defer srv.Close()
 	c := onSockets(srv.URL)
-	c.Client = &http.Client{Transport: &counting{RoundTripper: newClient(1).Transport, want: len(three), reached: received}}
+	c.Client = &http.Client{Transport: &counting{RoundTripper: newClient(1, nil).Transport, want: len(three), reached: received}}
 	r, err := Run(t.Context(), c)
 	require.NoError(t, err)
 	rec := r.Records[0]

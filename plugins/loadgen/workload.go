@@ -23,8 +23,11 @@ type Shape string
 const (
 	// Fixed is always Min tokens.
 	Fixed Shape = "fixed"
-	// Normal is a normal distribution truncated to [1, Mean+3·StdDev], then rounded.
+	// Normal is a normal distribution truncated to [Min, Max], then rounded.
 	Normal Shape = "normal"
+	// Lognormal is the same of a lognormal distribution. Mean and StdDev are its own, m and s, not those
+	// of the logarithm: μ = ln(m²/√(m²+s²)), σ² = ln(1+s²/m²).
+	Lognormal Shape = "lognormal"
 	// Uniform is every whole number from Min to Max, both included.
 	Uniform Shape = "uniform"
 )
@@ -32,12 +35,13 @@ const (
 // maxTokens bounds what a workload may ask for; it is far above any model's context.
 const maxTokens = 1e8
 
-// Length is a distribution of token counts; every count drawn is at least 1.
+// Length is a distribution of token counts; every count drawn is at least 1. The zero value is always 0.
 type Length struct {
 	Shape Shape
-	// Mean and StdDev belong to Normal.
+	// Mean and StdDev belong to Normal and Lognormal.
 	Mean, StdDev float64
-	// Min and Max belong to Uniform; Min alone to Fixed.
+	// Min and Max belong to Uniform; Min alone to Fixed. For Normal and Lognormal 0 means 1 and
+	// Mean+3·StdDev.
 	Min, Max int
 }
 
@@ -49,12 +53,17 @@ func NormalLength(mean, stdDev float64) Length {
 	return Length{Shape: Normal, Mean: mean, StdDev: stdDev}
 }
 
+// LognormalLength is lognormally distributed, truncated to [1, mean+3·stdDev].
+func LognormalLength(mean, stdDev float64) Length {
+	return Length{Shape: Lognormal, Mean: mean, StdDev: stdDev}
+}
+
 // UniformLength is any number of tokens from lowest to highest, both included.
 func UniformLength(lowest, highest int) Length {
 	return Length{Shape: Uniform, Min: lowest, Max: highest}
 }
 
-// ParseWorkload reads fixed(in,out), normal(mean_in,sd_in/mean_out,sd_out) or
+// ParseWorkload reads fixed(in,out), normal(mean_in,sd_in/mean_out,sd_out), the same with lognormal, or
 // uniform(min_in,max_in/min_out,max_out). Spaces do not matter.
 func ParseWorkload(s string) (Workload, error) {
 	w, err := parseWorkload(s)
@@ -72,7 +81,7 @@ func parseWorkload(s string) (Workload, error) {
 	args, tail, closed := strings.Cut(rest, ")")
 	switch {
 	case !found:
-		return Workload{}, errors.New("want fixed(in,out), normal(mean,sd/mean,sd) or uniform(min,max/min,max)")
+		return Workload{}, errors.New("want fixed(in,out), normal(mean,sd/mean,sd), lognormal(mean,sd/mean,sd) or uniform(min,max/min,max)")
 	case !closed:
 		return Workload{}, errors.New("the closing parenthesis is missing")
 	case strings.TrimSpace(tail) != "":
@@ -82,7 +91,7 @@ func parseWorkload(s string) (Workload, error) {
 	case Fixed:
 		n, err := integers(args, "in,out")
 		return Workload{Input: FixedLength(n[0]), Output: FixedLength(n[1])}, err
-	case Normal, Uniform:
+	case Normal, Lognormal, Uniform:
 		in, out, found := strings.Cut(args, "/")
 		if !found {
 			return Workload{}, errors.New("the output part is missing: input and output are separated by a slash")
@@ -97,7 +106,7 @@ func parseWorkload(s string) (Workload, error) {
 		}
 		return Workload{Input: input, Output: output}, nil
 	default:
-		return Workload{}, fmt.Errorf("unknown distribution %q: must be %s, %s or %s", shape, Fixed, Normal, Uniform)
+		return Workload{}, fmt.Errorf("unknown distribution %q: must be %s", shape, shapes)
 	}
 }
 
@@ -116,7 +125,7 @@ func parseLength(shape Shape, args string) (Length, error) {
 			return Length{}, fmt.Errorf("%q is not a number", part)
 		}
 	}
-	return NormalLength(v[0], v[1]), nil
+	return Length{Shape: shape, Mean: v[0], StdDev: v[1]}, nil
 }
 
 func integers(args, want string) (n [2]int, err error) {
@@ -161,7 +170,7 @@ func (l Length) String() string { return fmt.Sprintf("%s(%s)", l.Shape, l.args()
 
 func (l Length) args() string {
 	switch l.Shape {
-	case Normal:
+	case Normal, Lognormal:
 		return strconv.FormatFloat(l.Mean, 'f', -1, 64) + "," + strconv.FormatFloat(l.StdDev, 'f', -1, 64)
 	case Uniform:
 		return strconv.Itoa(l.Min) + "," + strconv.Itoa(l.Max)
@@ -184,16 +193,37 @@ func (l Length) validate() error {
 	switch l.Shape {
 	case Fixed:
 		return inRange("tokens", float64(l.Min), 1)
-	case Normal:
-		return errors.Join(inRange("mean", l.Mean, 1), inRange("standard deviation", l.StdDev, 0))
+	case Normal, Lognormal:
+		if err := errors.Join(inRange("mean", l.Mean, 1), inRange("standard deviation", l.StdDev, 0)); err != nil {
+			return err
+		}
+		if low, high := l.bounds(); low < 1 || high > maxTokens || low > high {
+			return fmt.Errorf("the limits %d and %d must be in order, from 1 to %g", low, high, maxTokens)
+		}
+		return nil
 	case Uniform:
 		if l.Max < l.Min {
 			return fmt.Errorf("the largest length %d is below the smallest, %d", l.Max, l.Min)
 		}
 		return errors.Join(inRange("smallest length", float64(l.Min), 1), inRange("largest length", float64(l.Max), 1))
 	default:
-		return fmt.Errorf("unknown distribution %q: must be %s, %s or %s", l.Shape, Fixed, Normal, Uniform)
+		return fmt.Errorf("unknown distribution %q: must be %s", l.Shape, shapes)
 	}
+}
+
+// shapes lists the distributions, for messages.
+var shapes = fmt.Sprintf("%s, %s, %s or %s", Fixed, Normal, Lognormal, Uniform)
+
+// bounds are what Normal and Lognormal are truncated to.
+func (l Length) bounds() (low, high int) {
+	low, high = l.Min, l.Max
+	if low == 0 {
+		low = 1
+	}
+	if high == 0 {
+		high = int(min(math.Round(l.Mean+3*l.StdDev), maxTokens))
+	}
+	return low, high
 }
 
 func inRange(name string, v, lowest float64) error {
@@ -206,8 +236,9 @@ func inRange(name string, v, lowest float64) error {
 // Longest is the largest number of tokens that Draw can return.
 func (l Length) Longest() int {
 	switch l.Shape {
-	case Normal:
-		return int(math.Round(l.Mean + 3*l.StdDev))
+	case Normal, Lognormal:
+		_, high := l.bounds()
+		return high
 	case Uniform:
 		return l.Max
 	default:
@@ -220,20 +251,30 @@ func (l Length) Draw(r *rand.Rand) int {
 	switch l.Shape {
 	case Uniform:
 		return l.Min + r.IntN(l.Max-l.Min+1)
-	case Normal:
-		return l.drawNormal(r)
+	case Normal, Lognormal:
+		return l.drawTruncated(r)
 	default:
 		return l.Min
 	}
 }
 
-// drawNormal draws again until the value is in range. The mean is at least 1, so more than 49 % of the
-// draws are, and the loop is short.
-func (l Length) drawNormal(r *rand.Rand) int {
-	for {
-		x := l.Mean + l.StdDev*r.NormFloat64()
-		if x >= 1 && x <= l.Mean+3*l.StdDev {
+// drawTries is how often a value is drawn until it is within its limits. With the default limits a few
+// are enough; where the limits are far off the mean, the nearer one is the answer.
+const drawTries = 64
+
+func (l Length) drawTruncated(r *rand.Rand) int {
+	low, high := l.bounds()
+	x := 0.0
+	for range drawTries {
+		if z := r.NormFloat64(); l.Shape == Lognormal {
+			variance := math.Log1p(l.StdDev * l.StdDev / (l.Mean * l.Mean))
+			x = math.Exp(math.Log(l.Mean) - variance/2 + math.Sqrt(variance)*z)
+		} else {
+			x = l.Mean + l.StdDev*z
+		}
+		if x >= float64(low) && x <= float64(high) {
 			return int(math.Round(x))
 		}
 	}
+	return min(max(int(min(x, maxTokens)), low), high)
 }

@@ -36,12 +36,12 @@ func TestWorkloadsAreParsed(t *testing.T) {
 
 func TestAWorkloadErrorSaysWhatIsWrong(t *testing.T) {
 	tests := map[string]string{
-		"":                          "want fixed(in,out), normal(mean,sd/mean,sd) or uniform(min,max/min,max)",
-		"512,256":                   "want fixed(in,out), normal(mean,sd/mean,sd) or uniform(min,max/min,max)",
+		"":                          "want fixed(in,out), normal(mean,sd/mean,sd), lognormal(mean,sd/mean,sd) or uniform(min,max/min,max)",
+		"512,256":                   "want fixed(in,out), normal(mean,sd/mean,sd), lognormal(mean,sd/mean,sd) or uniform(min,max/min,max)",
 		"fixed(512,256":             "the closing parenthesis is missing",
 		"fixed(512,256)x":           `unexpected "x" after the closing parenthesis`,
-		"poisson(1,2)":              `unknown distribution "poisson": must be fixed, normal or uniform`,
-		"Fixed(1,2)":                `unknown distribution "Fixed": must be fixed, normal or uniform`,
+		"poisson(1,2)":              `unknown distribution "poisson": must be fixed, normal, lognormal or uniform`,
+		"Fixed(1,2)":                `unknown distribution "Fixed": must be fixed, normal, lognormal or uniform`,
 		"normal(512)":               "the output part is missing: input and output are separated by a slash",
 		"normal(512,256/2048)":      `output: want two numbers mean,sd, have "2048"`,
 		"normal(512,x/1,1)":         `input: "x" is not a number`,
