@@ -44,6 +44,7 @@ type stream struct {
 	zero      atomic.Int64
 	answering atomic.Bool
 
+	first  func() // called with the first token, if there is one
 	keep   bool   // the text of the answer is wanted
 	answer []byte // still escaped
 
@@ -150,6 +151,9 @@ func (s *stream) token(at time.Duration) {
 	tokens := c.usage.completion
 	if r.Chunks == 1 {
 		s.answering.Store(true)
+		if s.first != nil {
+			s.first()
+		}
 		r.TTFT, r.E2E, s.last = at, at, at
 		s.continuous = tokens > 0
 		r.FirstChunkTokens = max(tokens, 1)

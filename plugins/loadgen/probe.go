@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loadgen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Largest is the request of the load with the most tokens, prompt and answer together; 0, 0 where that is
+// not known in advance, as for a dataset.
+func (c Config) Largest() (input, output int) {
+	take := func(in, out int) {
+		if in+out > input+output {
+			input, output = in, out
+		}
+	}
+	switch {
+	case c.Trace != nil:
+		for _, row := range c.Trace.Rows {
+			take(row.Input, row.Output)
+		}
+	case c.Conversations != nil:
+		for i := range c.Conversations.NumConversations {
+			talk := c.Conversations.draw(c.Conversations.seed(c.Seed), i)
+			for turn := range talk.input {
+				take(talk.tokens(turn), talk.output[turn])
+			}
+		}
+	case c.Dataset == nil:
+		take(c.Workload.Input.Longest(), c.Workload.Output.Longest())
+	}
+	return input, output
+}
+
+// errProbed cuts a probe off when it has its answer.
+var errProbed = errors.New("the server answers")
+
+// Probe sends one request of the Largest shape and returns with its first token, so that a load that the
+// server cannot take is found before it is put on. The error is ErrConfig where the server refuses the
+// request, and the failure's own text otherwise. Where the largest shape is not known nothing is sent.
+func Probe(ctx context.Context, c Config) error {
+	input, output := c.Largest()
+	if input == 0 {
+		return nil
+	}
+	c.Workload = Workload{FixedLength(input), FixedLength(output)}
+	c.Trace, c.Dataset, c.Conversations = nil, nil, nil
+	c.Rate, c.RampUp, c.Concurrency, c.MaxRequests, c.Duration, c.Warmup, c.WarmupRatio = 0, 0, 1, 1, 0, -1, 0
+	c.StopWhenDecided, c.Log = false, nil
+	c.Seed = mix(c.Seed ^ mix(uint64(output))) // its prompt is none of the load's
+	c, err := c.withDefaults()
+	if err != nil {
+		return err
+	}
+	l, err := newLevel(c, 1)
+	if err != nil {
+		return err
+	}
+	if c.Client == nil {
+		defer l.client.CloseIdleConnections()
+	}
+	if c.API == Chat {
+		if err := l.calibrate(ctx); err != nil {
+			return err
+		}
+	}
+	l.workers[0].stream.first = func() { l.cancel(errProbed) }
+	if err := l.run(ctx); err != nil && !errors.Is(err, errProbed) {
+		return err
+	}
+	if rec := l.records[0]; !rec.OK() && rec.Category != Cancelled {
+		return fmt.Errorf("a request of %d tokens in and %d out: %s: %s", input, output, rec.Category, rec.Error)
+	}
+	return nil
+}
