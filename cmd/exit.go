@@ -44,7 +44,7 @@ func exitCode(err error) int {
 		return int(wrapped)
 	case errors.As(err, &usage), errors.As(err, &problems):
 		return exitUsage
-	case errors.Is(err, autobench.ErrNothingFeasible):
+	case errors.Is(err, autobench.ErrNothingFeasible), errors.Is(err, errMissed):
 		return exitInfeasible
 	case errors.Is(err, experiment.ErrTimedOut):
 		return exitTimedOut

@@ -69,7 +69,7 @@ func New(streams genericiooptions.IOStreams, argv0 string) *cobra.Command {
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
-	root.AddCommand(autobench.NewCommand(streams, kube, settle), simulateCommand(streams), guardCommand(streams))
+	root.AddCommand(autobench.NewCommand(streams, kube, settle), benchCommand(streams), simulateCommand(streams), guardCommand(streams))
 	return root
 }
 

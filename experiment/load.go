@@ -59,6 +59,32 @@ func Load(path string) (*Spec, error) {
 	return s, nil
 }
 
+// ReadLoad reads the part of an experiment that says what load there is and what
+// it is judged by: the keys scenario, objectives and evaluator, in YAML. Relative
+// paths start at folder. Objectives without a latency bound are fine here.
+func ReadLoad(data []byte, folder string) (*Spec, error) {
+	root, err := document(data)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{}
+	s := defaults()
+	s.Objectives.AllowNoSLA = true
+	r.object(fields{
+		"scenario":   r.object(r.scenario(&s.Scenario)),
+		"objectives": r.object(r.objectives(&s.Objectives)),
+		"evaluator":  r.object(r.evaluator(&s.Evaluator)),
+	})("", root)
+	r.load(&s.Scenario)
+	r.bounds(&s.Objectives)
+	r.files(s, folder)
+	if len(r.problems) > 0 {
+		sortProblems(r.problems)
+		return s, &Problems{List: r.problems}
+	}
+	return s, nil
+}
+
 // document parses exactly one YAML document.
 func document(data []byte) (*yaml.Node, error) {
 	dec := yaml.NewDecoder(strings.NewReader(string(data)))
@@ -79,9 +105,9 @@ func document(data []byte) (*yaml.Node, error) {
 	return n.Content[0], nil
 }
 
-// spec reads the whole file, fills in defaults and checks what one field alone cannot.
-func (r *reader) spec(n *yaml.Node) *Spec {
-	s := &Spec{
+// defaults is a spec before anything was read.
+func defaults() *Spec {
+	return &Spec{
 		Space:      Space{},
 		Objectives: Objectives{Optimize: DefaultOptimize},
 		Strategy: Strategy{
@@ -96,6 +122,11 @@ func (r *reader) spec(n *yaml.Node) *Spec {
 			MaxRestarts: DefaultMaxRestarts, InfraRetries: DefaultInfraRetries,
 		},
 	}
+}
+
+// spec reads the whole file, fills in defaults and checks what one field alone cannot.
+func (r *reader) spec(n *yaml.Node) *Spec {
+	s := defaults()
 	var apiVersion, kind string
 	var constraints []string
 	r.object(fields{
@@ -112,15 +143,11 @@ func (r *reader) spec(n *yaml.Node) *Spec {
 		"excludeDefaultRoles": r.texts(&s.ExcludeDefaultRoles),
 		"constraints":         r.texts(&constraints),
 		"scenario":            r.object(r.scenario(&s.Scenario)),
-		"objectives": r.object(fields{
-			"sla":        r.sla(&s.Objectives),
-			"optimize":   r.metric(&s.Objectives.Optimize),
-			"allowNoSLA": r.truth(&s.Objectives.AllowNoSLA),
-		}),
-		"strategy":  r.object(r.strategy(&s.Strategy)),
-		"evaluator": r.object(fields{"type": r.text(&s.Evaluator.Type), "config": r.free(&s.Evaluator.Config)}),
-		"results":   r.object(fields{"pvc": r.text(&s.Results.PVC), "subPath": r.text(&s.Results.SubPath)}),
-		"execution": r.object(r.execution(&s.Execution)),
+		"objectives":          r.object(r.objectives(&s.Objectives)),
+		"strategy":            r.object(r.strategy(&s.Strategy)),
+		"evaluator":           r.object(r.evaluator(&s.Evaluator)),
+		"results":             r.object(fields{"pvc": r.text(&s.Results.PVC), "subPath": r.text(&s.Results.SubPath)}),
+		"execution":           r.object(r.execution(&s.Execution)),
 	})("", n)
 	r.head(apiVersion, kind)
 	r.required(s)
@@ -224,6 +251,14 @@ func (r *reader) templates(s *Spec, folder string) {
 		}
 		t.Source = source
 	}
+}
+
+func (r *reader) objectives(o *Objectives) fields {
+	return fields{"sla": r.sla(o), "optimize": r.metric(&o.Optimize), "allowNoSLA": r.truth(&o.AllowNoSLA)}
+}
+
+func (r *reader) evaluator(p *Plugin) fields {
+	return fields{"type": r.text(&p.Type), "config": r.free(&p.Config)}
 }
 
 func (r *reader) scenario(s *Scenario) fields {

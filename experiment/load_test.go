@@ -315,3 +315,20 @@ execution: {rbgReadyTimeout: 15m, trialTimeout: 30m}
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"sla":{"ttftP99MaxMs":2000,"tpotP99MaxMs":15,"errorRateMax":0.01},"optimize":"outputThroughput"}`, string(data))
 }
+
+func TestALoadAloneIsReadLikeAnExperiments(t *testing.T) {
+	s, err := ReadLoad([]byte("scenario: {workload: 'fixed(8,8)', rate: 4}\nobjectives: {sla: {ttftP99MaxMs: 500}}\nevaluator: {config: {datasetPath: chat.jsonl}}"), "/data")
+	require.NoError(t, err)
+	assert.Equal(t, 240, s.Scenario.MaxRequests)
+	assert.Equal(t, []Bound{{"errorRate", true, 0.01}, {"ttftP99", true, 500}}, s.Objectives.Bounds)
+	assert.Equal(t, Plugin{Type: "native", Config: map[string]any{"datasetPath": "/data/chat.jsonl"}}, s.Evaluator)
+
+	_, err = ReadLoad([]byte("scenario: {rate: -1, trace: none.csv}\nname: x"), t.TempDir())
+	var problems *Problems
+	require.ErrorAs(t, err, &problems)
+	var paths []string
+	for _, p := range problems.List {
+		paths = append(paths, p.Path)
+	}
+	assert.Equal(t, []string{"name", "scenario.rate", "scenario.trace"}, paths)
+}

@@ -31,7 +31,31 @@ type Head struct {
 var (
 	resultHead  = Head{APIVersion, Kind + "Result"}
 	summaryHead = Head{APIVersion, Kind + "Summary"}
+
+	measurementHead = Head{APIVersion, "Measurement"}
 )
+
+// Measurement is one load outside an experiment: the shape of llmctl bench -o json.
+type Measurement struct {
+	Head
+	URL        string      `json:"url"`
+	Model      string      `json:"model"`
+	Started    time.Time   `json:"started"`
+	Scenario   Scenario    `json:"scenario"`
+	Objectives Objectives  `json:"objectives"`
+	Metrics    *Metrics    `json:"metrics"`
+	Violations []Violation `json:"violations,omitempty"`
+}
+
+// NewMeasurement judges the metrics of a target by the objectives. Metrics that
+// are no numbers are left out of them.
+func NewMeasurement(t Target, s Scenario, o Objectives, started time.Time, m *Metrics) *Measurement {
+	m.clean()
+	return &Measurement{
+		Head: measurementHead, URL: t.BaseURL, Model: t.Model, Started: started,
+		Scenario: s, Objectives: o, Metrics: m, Violations: o.Violations(m),
+	}
+}
 
 // NewResult is the result of an experiment that has not begun.
 func NewResult(s *Spec) *Result { return &Result{Head: resultHead, Name: s.Name, Config: s} }

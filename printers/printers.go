@@ -6,6 +6,7 @@ package printers
 
 import (
 	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type View struct {
 	Object any
 	// Names are the lines of -o name.
 	Names []string
+	// CSV are the lines of -o csv, headers first; nil: those of the first table.
+	CSV [][]string
 }
 
 // Flags are the output flags of a command. The zero value prints tables.
@@ -41,7 +44,7 @@ type Flags struct {
 const customColumns = "custom-columns"
 
 // Formats lists what -o accepts, sorted as kubectl's help has it.
-var formats = "(json, yaml, name, wide, go-template, go-template-file, template, templatefile, jsonpath, jsonpath-as-json, jsonpath-file, custom-columns, custom-columns-file)"
+var formats = "(json, yaml, name, wide, csv, go-template, go-template-file, template, templatefile, jsonpath, jsonpath-as-json, jsonpath-file, custom-columns, custom-columns-file)"
 
 // AddFlags binds -o and --no-headers.
 func (f *Flags) AddFlags(fs *pflag.FlagSet) {
@@ -60,6 +63,8 @@ func (f *Flags) Printer() (Printer, error) {
 		return tables(printers.PrintOptions{Wide: format == "wide", NoHeaders: f.NoHeaders}), nil
 	case "name":
 		return names, nil
+	case "csv":
+		return f.csv, nil
 	case customColumns:
 		return columns(spec, f.NoHeaders)
 	case customColumns + "-file":
@@ -109,6 +114,33 @@ func names(w io.Writer, v View) error {
 		}
 	}
 	return nil
+}
+
+// csv prints figures with all their digits.
+func (f *Flags) csv(w io.Writer, v View) error {
+	lines := v.CSV
+	if lines == nil && len(v.Tables) > 0 {
+		lines = cells(v.Tables[0])
+	}
+	if f.NoHeaders && len(lines) > 0 {
+		lines = lines[1:]
+	}
+	return csv.NewWriter(w).WriteAll(lines)
+}
+
+func cells(t *metav1.Table) [][]string {
+	lines := [][]string{nil}
+	for _, c := range t.ColumnDefinitions {
+		lines[0] = append(lines[0], c.Name)
+	}
+	for _, r := range t.Rows {
+		var line []string
+		for _, cell := range r.Cells {
+			line = append(line, fmt.Sprint(cell))
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 // toObject gives a value the form that kubectl's printers take.

@@ -4,6 +4,7 @@ package printers
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,7 +74,86 @@ func Experiment(r *experiment.Result) View {
 			trials.Rows = append(trials.Rows, TrialRow(r.Config.Objectives, &t.Trials[i], isBest(r.Best, &t.Trials[i])))
 		}
 	}
-	return View{Tables: []*metav1.Table{templates, trials}, Object: r, Names: []string{"autobench/" + r.Name}}
+	return View{Tables: []*metav1.Table{templates, trials}, Object: r, Names: []string{"autobench/" + r.Name}, CSV: trialLines(r)}
+}
+
+// trialLines has a line with every metric for each trial.
+func trialLines(r *experiment.Result) [][]string {
+	lines := [][]string{slices.Concat([]string{"template", "index", "outcome", "params"}, experiment.MetricNames(), []string{"sent", "why"})}
+	for _, t := range r.Templates {
+		for i := range t.Trials {
+			trial := &t.Trials[i]
+			sent := ""
+			if trial.Metrics != nil {
+				sent = strconv.Itoa(trial.Metrics.Requests.Sent)
+			}
+			lines = append(lines, slices.Concat(
+				[]string{trial.Template, strconv.Itoa(trial.Index), string(trial.Outcome()), trial.Params.String()},
+				metricCells(trial.Metrics), []string{sent, Why(trial)}))
+		}
+	}
+	return lines
+}
+
+// metricCells are all metrics in the order of their names; what was not measured is empty.
+func metricCells(m *experiment.Metrics) []string {
+	var cells []string
+	for _, name := range experiment.MetricNames() {
+		cell := ""
+		if v := m.Value(name); v != nil {
+			cell = strconv.FormatFloat(*v, 'g', -1, 64)
+		}
+		cells = append(cells, cell)
+	}
+	return cells
+}
+
+// Measurement shows one load: its latencies, then everything else.
+func Measurement(r *experiment.Measurement) View {
+	m := r.Metrics
+	latencies := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
+		column("Latency (ms)"), column("Mean"), column("P50"), column("P90"), column("P95"), column("P99"), column("N"),
+	}}
+	for _, l := range []struct {
+		name string
+		of   experiment.Distribution
+	}{
+		{"ttft", m.TTFT}, {"firstAnswer", m.FirstAnswer}, {"tpot", m.TPOT}, {"itl", m.ITL}, {"e2e", m.E2E}, {"sendDelay", m.SendDelay},
+	} {
+		if l.of.N > 0 {
+			latencies.Rows = append(latencies.Rows, row(l.name, Number(l.of.Mean), Number(l.of.P50), Number(l.of.P90), Number(l.of.P95), Number(l.of.P99), l.of.N))
+		}
+	}
+	rest := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{column("Metric"), column("Value"), column("Unit")}}
+	for _, name := range experiment.MetricNames() {
+		metric, _ := experiment.LookupMetric(name)
+		if v := m.Value(name); v != nil && metric.Unit != "ms" {
+			rest.Rows = append(rest.Rows, row(name, Number(v), metric.Unit))
+		}
+	}
+	if m.AchievedConcurrency != nil {
+		rest.Rows = append(rest.Rows, row("achievedConcurrency", Number(m.AchievedConcurrency), "requests"))
+	}
+	rest.Rows = append(rest.Rows, row("requests", requests(m.Requests), ""))
+	return View{
+		Tables: []*metav1.Table{latencies, rest}, Object: r, Names: []string{"measurement/" + r.Model},
+		CSV: [][]string{append(experiment.MetricNames(), "sent"), append(metricCells(m), strconv.Itoa(m.Requests.Sent))},
+	}
+}
+
+// requests counts in words.
+func requests(r experiment.Requests) string {
+	text := fmt.Sprintf("%d sent, %d ok, %d failed", r.Sent, r.OK, r.Failed)
+	if r.Incomplete > 0 {
+		text += fmt.Sprintf(", %d incomplete", r.Incomplete)
+	}
+	if r.Short > 0 {
+		text += fmt.Sprintf(", %d short", r.Short)
+	}
+	for _, category := range slices.Sorted(maps.Keys(r.Failures)) {
+		text += fmt.Sprintf("; %s: %d", category, r.Failures[category])
+	}
+	return text
 }
 
 func isBest(best *experiment.Best, t *experiment.Trial) bool {
@@ -143,6 +223,9 @@ func TrialRow(o experiment.Objectives, t *experiment.Trial, best bool) metav1.Ta
 	n := none
 	if t.Metrics != nil {
 		n = strconv.Itoa(t.Metrics.Requests.Sent)
+		if t.Metrics.Partial != "" {
+			n += " partial"
+		}
 	}
 	cells = append(cells, n, Params(t.Params))
 	for _, name := range []string{"ttftP50", "tpotP50", "e2eP50", "e2eP99", "requestsPerSecond"} {

@@ -38,7 +38,7 @@ func (o *options) cluster(s *setup, id string) (*kube.Deployer, error) {
 	d.Engine, d.Options = s.engine, s.options
 	d.Experiment, d.ID, d.Execution = s.spec.Name, id, s.spec.Execution
 	d.InCluster = inCluster(config)
-	d.APIKey = evaluator.APIKey(s.spec, os.Getenv)
+	d.APIKey = evaluator.APIKey(s.spec, environment())
 	d.Warn = o.warn
 	d.Templates = map[string][]byte{}
 	for _, t := range s.spec.Templates {

@@ -25,6 +25,7 @@ type setup struct {
 	searcher  experiment.Searcher
 	evaluator experiment.Evaluator
 	warnings  []string
+	largest   int // tokens of the largest request; 0: not known
 }
 
 // load reads an experiment file and builds its plugins; every problem of the
@@ -44,7 +45,8 @@ func (o *options) load(path string) (*setup, error) {
 		}
 	}
 	found = append(found, search.Check(spec)...)
-	found = append(found, evaluator.Check(spec, os.Getenv)...)
+	found = append(found, evaluator.Check(spec, environment())...)
+	s.largest = evaluator.Largest(spec, environment())
 	if spec.Backend != "" {
 		s.engine, err = engine.Load(spec.Backend, o.engineDirs...)
 		add("backend", err)
@@ -63,7 +65,7 @@ func (o *options) load(path string) (*setup, error) {
 	if s.searcher, err = search.New(spec); err != nil {
 		return nil, err
 	}
-	s.evaluator, err = evaluator.New(spec, os.Getenv)
+	s.evaluator, err = evaluator.New(spec, environment())
 	return s, err
 }
 
@@ -81,6 +83,9 @@ func (s *setup) check(t experiment.Template) error {
 	}
 	corners := []experiment.Params{nil, s.spec.Space.At(low), s.spec.Space.At(high)}
 	warnings, err := s.engine.Check(t.Source, corners, s.options)
+	if err == nil {
+		err = s.fits(t.Source)
+	}
 	for _, w := range warnings {
 		s.warnings = append(s.warnings, fmt.Sprintf("template %s: %s", t.Name, w))
 	}
@@ -88,6 +93,30 @@ func (s *setup) check(t experiment.Template) error {
 		err = s.local("").Check(t.Source)
 	}
 	return err
+}
+
+// fits tells when the largest request of the load is longer than an engine of
+// the manifest can serve: all of them would fail.
+func (s *setup) fits(manifest []byte) error {
+	containers, err := s.engine.Find(manifest, s.options)
+	if err != nil {
+		return err
+	}
+	for _, c := range containers {
+		limit, err := s.engine.ContextLength(c)
+		if err != nil {
+			return err
+		}
+		if limit > 0 && s.largest > limit {
+			return fmt.Errorf("container %q: requests have up to %d tokens, prompt and answer together, but the engine's context is limited to %d", c.Name, s.largest, limit)
+		}
+	}
+	return nil
+}
+
+// environment is what evaluators take from this process.
+func environment() evaluator.Environment {
+	return evaluator.Environment{Getenv: os.Getenv, Environ: os.Environ()}
 }
 
 // ignored names settings of existing files that have no effect here.
@@ -111,7 +140,7 @@ func (s *setup) local(records string) *local.Deployer {
 	}
 	return &local.Deployer{
 		Engine: s.engine, Options: s.options, Guard: []string{self, GuardCommand}, Self: self,
-		Records: records, Environ: os.Environ(), APIKey: evaluator.APIKey(s.spec, os.Getenv),
+		Records: records, Environ: os.Environ(), APIKey: evaluator.APIKey(s.spec, environment()),
 	}
 }
 
@@ -136,7 +165,11 @@ func (o *options) runner(s *setup, dir *state.Dir, report func(experiment.Event)
 	return &experiment.Runner{
 		Spec: s.spec, Searcher: s.searcher, Evaluator: s.evaluator, Store: dir, Deployer: deployer,
 		Render: func(t experiment.Template, p experiment.Params) ([]byte, error) {
-			return s.engine.Render(t.Source, p, s.options)
+			manifest, err := s.engine.Render(t.Source, p, s.options)
+			if err != nil {
+				return nil, err
+			}
+			return manifest, s.fits(manifest)
 		},
 		Folder:  func(template string, index int) experiment.Folder { return dir.Trial(template, index) },
 		Publish: func(r *experiment.Result) error { return s.publish(dir, r) },

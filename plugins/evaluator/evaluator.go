@@ -4,12 +4,12 @@
 package evaluator
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/llmctl/llmctl/experiment"
 	"github.com/llmctl/llmctl/plugins/loadgen"
@@ -17,25 +17,38 @@ import (
 
 // evaluators are the values of evaluator.type.
 var evaluators = map[string]func(settings) experiment.Evaluator{
-	"native": func(s settings) experiment.Evaluator { return native{s} },
-	"model":  func(s settings) experiment.Evaluator { return model{s} },
+	typeNative: func(s settings) experiment.Evaluator { return native{s} },
+	typeModel:  func(s settings) experiment.Evaluator { return model{s} },
+	typeExec:   func(s settings) experiment.Evaluator { return command{s} },
 }
 
-// planned are evaluators that existing experiment files name.
-var planned = []string{"genai-bench", "inference-perf", "exec"}
+// Workloads that are not a distribution of lengths.
+const (
+	datasetWorkload      = "dataset"
+	conversationWorkload = "conversation_replay"
+)
+
+// Environment is what the evaluators take from the process.
+type Environment struct {
+	Getenv  func(string) string
+	Environ []string // of the commands that measure
+}
 
 // Names lists the evaluators, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(evaluators)) }
 
 // New makes the evaluator that the experiment names. Its error is the first
 // thing that Check finds.
-func New(s *experiment.Spec, getenv func(string) string) (experiment.Evaluator, error) {
-	settings, problems := read(s, getenv)
+func New(s *experiment.Spec, env Environment) (experiment.Evaluator, error) {
+	settings, problems := read(s, env)
 	if len(problems) > 0 {
 		return nil, errors.New(problems[0].String())
 	}
 	e := evaluators[s.Evaluator.Type](settings)
-	if len(s.Scenario.ConcurrencySweep) > 0 {
+	switch {
+	case s.Scenario.MaxLoad != nil:
+		e = maxLoad{e}
+	case len(s.Scenario.ConcurrencySweep) > 0 || len(s.Scenario.RateSweep) > 0:
 		e = sweep{e}
 	}
 	return e, nil
@@ -43,96 +56,107 @@ func New(s *experiment.Spec, getenv func(string) string) (experiment.Evaluator, 
 
 // Check says what is wrong with the evaluator's settings and with the workload,
 // which is the evaluators' to read.
-func Check(s *experiment.Spec, getenv func(string) string) []experiment.Problem {
-	_, problems := read(s, getenv)
+func Check(s *experiment.Spec, env Environment) []experiment.Problem {
+	_, problems := read(s, env)
 	return problems
 }
 
 // APIKey is the key that evaluator.config.apiKey refers to, or "".
-func APIKey(s *experiment.Spec, getenv func(string) string) string {
-	settings, _ := read(s, getenv)
+func APIKey(s *experiment.Spec, env Environment) string {
+	settings, _ := read(s, env)
 	return settings.apiKey
 }
 
-// settings are what the evaluators need beside the traffic.
-type settings struct {
-	workload       loadgen.Workload
-	api            loadgen.API
-	apiKey         string
-	warmup         int
-	requestTimeout time.Duration
-	allowShort     bool
+// Largest is the largest number of tokens, prompt and answer together, that one
+// request of the experiment can have; 0 where that is not known in advance.
+func Largest(s *experiment.Spec, env Environment) int {
+	settings, problems := read(s, env)
+	if len(problems) > 0 {
+		return 0
+	}
+	input, output := settings.load(experiment.Traffic{}).Largest()
+	return input + output
 }
 
-// read checks and types evaluator.config and scenario.workload.
-func read(s *experiment.Spec, getenv func(string) string) (settings, []experiment.Problem) {
+// read checks and types evaluator.config and the scenario's own words.
+func read(s *experiment.Spec, env Environment) (settings, []experiment.Problem) {
+	out := settings{environ: env.Environ}
 	var problems []experiment.Problem
 	problem := func(path, format string, args ...any) {
 		problems = append(problems, experiment.Problem{Path: path, Message: fmt.Sprintf(format, args...)})
 	}
-	var out settings
-	if _, ok := evaluators[s.Evaluator.Type]; !ok {
-		why := "unknown"
-		if slices.Contains(planned, s.Evaluator.Type) {
-			why = "not yet"
-		}
-		problem("evaluator.type", "%s: %s; use %s", s.Evaluator.Type, why, strings.Join(Names(), " or "))
-	} else {
-		for _, key := range slices.Sorted(maps.Keys(s.Evaluator.Config)) {
-			if err := out.set(key, s.Evaluator.Config[key], getenv); err != nil {
-				problem("evaluator.config."+key, "%v", err)
-			}
+	kind := s.Evaluator.Type
+	if _, ok := evaluators[kind]; !ok {
+		problem("evaluator.type", "%s: unknown; use %s", kind, strings.Join(Names(), ", "))
+		return out, problems
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Evaluator.Config)) {
+		if err := out.set(kind, key, s.Evaluator.Config[key], env.Getenv); err != nil {
+			problem("evaluator.config."+key, "%v", err)
 		}
 	}
-	if s.Scenario.Workload != "" {
-		var err error
-		if out.workload, err = loadgen.ParseWorkload(s.Scenario.Workload); err != nil {
-			problem("scenario.workload", "%s", strings.TrimPrefix(err.Error(), "workload "))
+	if len(problems) == 0 {
+		for _, need := range out.missing(kind, s.Scenario) {
+			problem(need, "is required by evaluator %s", kind)
 		}
 	}
+	out.scenario(kind, s.Scenario, problem)
 	return out, problems
 }
 
-// set takes one entry of evaluator.config.
-func (s *settings) set(key string, value any, getenv func(string) string) error {
-	text, isText := value.(string)
-	switch key {
-	case "apiType":
-		switch s.api = loadgen.API(text); s.api {
-		case loadgen.Completions, loadgen.Chat:
-			return nil
-		}
-		return fmt.Errorf("must be completions or chat, is %v", value)
-	case "apiKey":
-		name, ok := strings.CutPrefix(text, "env:")
-		if !isText || !ok {
-			return errors.New("must be env:NAME, the environment variable that holds the key; a key in the file would be stored with the experiment")
-		}
-		if s.apiKey = getenv(name); s.apiKey == "" {
-			return fmt.Errorf("environment variable %s is not set", name)
-		}
-		return nil
-	case "warmupRequests":
-		n, ok := value.(int)
-		if !ok || n < 0 {
-			return fmt.Errorf("must be a whole number of at least 0, is %v", value)
-		}
-		s.warmup = n
-		return nil
-	case "requestTimeout":
-		d, err := time.ParseDuration(text)
-		if !isText || err != nil || d < 0 {
-			return fmt.Errorf("must be a duration such as 90s, is %v", value)
-		}
-		s.requestTimeout = d
-		return nil
-	case "allowShortOutput":
-		allow, ok := value.(bool)
-		if !ok {
-			return fmt.Errorf("must be true or false, is %v", value)
-		}
-		s.allowShort = allow
-		return nil
+// missing lists the keys without which an evaluator cannot work.
+func (s *settings) missing(kind string, scenario experiment.Scenario) (keys []string) {
+	if kind == typeExec && s.command == nil {
+		keys = append(keys, "evaluator.config.command")
 	}
-	return errors.New("unknown key; known: allowShortOutput, apiKey, apiType, requestTimeout, warmupRequests")
+	if slices.Contains(tools, kind) && s.tokenizer == "" {
+		keys = append(keys, "evaluator.config.tokenizerSource")
+	}
+	if scenario.Workload == datasetWorkload && s.datasetPath == "" && kind != typeExec {
+		keys = append(keys, "evaluator.config.datasetPath")
+	}
+	if scenario.Workload == conversationWorkload && s.replay == nil && kind != typeExec {
+		keys = append(keys, "evaluator.config.conversationReplay")
+	}
+	return keys
+}
+
+// scenario reads the words of the scenario that are the evaluators'.
+func (s *settings) scenario(kind string, scenario experiment.Scenario, problem func(path, format string, args ...any)) {
+	var err error
+	switch {
+	case kind == typeExec:
+		return // the command reads its own scenario
+	case scenario.Trace != "":
+		if kind != typeNative {
+			problem("scenario.trace", "is for evaluator %s", typeNative)
+		} else if s.trace, err = loadgen.ReadTrace(scenario.Trace, bytes.NewReader(scenario.TraceSource)); err != nil && scenario.TraceSource != nil {
+			problem("scenario.trace", "%v", err)
+		}
+	case scenario.Workload == datasetWorkload, scenario.Workload == conversationWorkload:
+		if kind == typeModel {
+			problem("scenario.workload", "%s is not for evaluator %s", scenario.Workload, kind)
+		}
+	case scenario.Workload != "":
+		if s.workload, err = loadgen.ParseWorkload(scenario.Workload); err != nil {
+			problem("scenario.workload", "%s", strings.TrimPrefix(err.Error(), "workload "))
+		}
+		for key, given := range map[string]bool{"datasetPath": s.dataset != nil, "conversationReplay": s.conversations != nil} {
+			if given {
+				problem("evaluator.config."+key, "has no effect with scenario.workload %s; the workload must be %s", scenario.Workload,
+					map[string]string{"datasetPath": datasetWorkload, "conversationReplay": conversationWorkload}[key])
+			}
+		}
+	}
+	rated := scenario.Rate > 0 || len(scenario.RateSweep) > 0 || scenario.MaxLoad != nil && scenario.MaxLoad.Of == experiment.LoadRate
+	switch {
+	case rated && kind == typeModel:
+		problem("scenario.rate", "is not for evaluator %s, which knows a concurrency only", kind)
+	case rated && s.conversations != nil:
+		problem("scenario.rate", "does not go with conversations: give a concurrency of them")
+	case scenario.Arrival != "":
+		if s.arrival, err = loadgen.ParseArrival(scenario.Arrival); err != nil {
+			problem("scenario.arrival", "%s", strings.TrimPrefix(err.Error(), "arrival "))
+		}
+	}
 }

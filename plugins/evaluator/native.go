@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/llmctl/llmctl/experiment"
 	"github.com/llmctl/llmctl/plugins/loadgen"
@@ -15,26 +16,123 @@ import (
 type native struct{ settings }
 
 func (n native) Evaluate(ctx context.Context, t experiment.Target, traffic experiment.Traffic) (*experiment.Metrics, error) {
-	warmup := n.warmup
-	if traffic.Warm {
-		warmup = -1
+	load := n.load(traffic)
+	load.BaseURL, load.Model = t.BaseURL, t.Model
+	if err := n.before(ctx, t, traffic, load); err != nil {
+		return nil, err
 	}
-	result, err := loadgen.Run(ctx, loadgen.Config{
-		BaseURL: t.BaseURL, Model: t.Model, APIKey: n.apiKey, API: n.api,
-		Workload: n.workload, Concurrency: traffic.Scenario.Concurrency,
-		MaxRequests: traffic.Scenario.MaxRequests, Duration: traffic.Scenario.Duration,
-		Warmup: warmup, Seed: traffic.Seed, IgnoreEOS: !n.allowShort,
-		RequestTimeout: n.requestTimeout, Log: traffic.Log,
-	})
+	stop := n.scraper(t).watch(ctx, scrapeInterval)
+	result, err := loadgen.Run(ctx, load)
+	engine := stop()
 	switch {
 	case errors.Is(err, loadgen.ErrConfig):
-		return nil, &experiment.Failure{Cause: experiment.Cause{Class: experiment.ClassConfig, Message: err.Error()}}
-	case errors.Is(err, loadgen.ErrConsecutiveFailures):
+		return nil, configError(err)
+	case errors.Is(err, loadgen.ErrConsecutiveFailures), errors.Is(err, loadgen.ErrStalled), errors.Is(err, loadgen.ErrDecided):
 		// Data: the failures are in the error rate, and the loop asks the workload why.
 	case err != nil:
 		return nil, err
 	}
-	return metrics(result)
+	if err := n.keepRecords(traffic, result); err != nil {
+		return nil, err
+	}
+	m, err := metrics(result)
+	if err != nil {
+		return nil, err
+	}
+	m.Engine = engine
+	return m, nil
+}
+
+// load is the load generator's form of the traffic.
+func (s *settings) load(traffic experiment.Traffic) loadgen.Config {
+	scenario := traffic.Scenario
+	c := loadgen.Config{
+		APIKey: s.apiKey, API: s.api, TLS: s.tls,
+		Workload: s.workload, Trace: s.trace, Concurrency: scenario.Concurrency,
+		Rate: scenario.Rate, Arrival: s.arrival, RampUp: scenario.RampUp,
+		MaxRequests: scenario.MaxRequests, Duration: scenario.Duration,
+		Warmup: s.warmup, WarmupRatio: s.warmupRatio, Seed: traffic.Seed + s.baseSeed, IgnoreEOS: !s.allowShort,
+		RequestTimeout: s.requestTimeout, Bounds: bounds(traffic.Objectives), StopWhenDecided: scenario.StopWhenDecided,
+		Log: traffic.Log,
+	}
+	switch {
+	case s.trace != nil:
+		c.Concurrency = 0
+	case s.conversations != nil:
+		c.Conversations = s.conversations
+	case s.dataset != nil:
+		c.Dataset = s.dataset
+	}
+	if traffic.Warm {
+		c.Warmup, c.WarmupRatio = -1, 0
+	}
+	return c
+}
+
+// latencyPoints are the percentiles that metrics of a latency are named by; 0 is the mean.
+var latencyPoints = map[string]float64{"Mean": 0, "P50": 0.5, "P90": 0.9, "P95": 0.95, "P99": 0.99}
+
+// bounds are the upper limits that the load generator can judge while it runs.
+func bounds(o experiment.Objectives) []loadgen.Bound {
+	var list []loadgen.Bound
+	for _, b := range o.Bounds {
+		switch {
+		case !b.Max:
+		case b.Metric == "errorRate":
+			list = append(list, loadgen.Bound{Metric: "errorRate", Max: min(b.Limit, experiment.MaxErrorRate)})
+		default:
+			for point, p := range latencyPoints {
+				switch name, ok := strings.CutSuffix(b.Metric, point); {
+				case !ok:
+				case name == "ttft", name == "firstAnswer", name == "tpot", name == "e2e":
+					list = append(list, loadgen.Bound{Metric: name, Percentile: p, Max: b.Limit})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// before finds what cannot work before the load is put on: a model that is not
+// served, and a largest request that the engine refuses.
+func (n native) before(ctx context.Context, t experiment.Target, traffic experiment.Traffic, load loadgen.Config) error {
+	if traffic.Warm {
+		return nil // it was asked before
+	}
+	if err := n.checkModel(ctx, t); err != nil {
+		return err
+	}
+	err := loadgen.Probe(ctx, load)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, loadgen.ErrConfig):
+		return configError(err)
+	case err != nil:
+		fmt.Fprintf(traffic.Log, "the probe with the largest request failed; the load will tell: %v\n", err)
+	}
+	return nil
+}
+
+func configError(err error) error {
+	return &experiment.Failure{Cause: experiment.Cause{Class: experiment.ClassConfig, Message: err.Error()}}
+}
+
+func (n native) scraper(t experiment.Target) scraper {
+	return scraper{client: n.client(), url: t.BaseURL + "/metrics", apiKey: n.apiKey}
+}
+
+// keepRecords writes the raw records where that is wanted.
+func (n native) keepRecords(traffic experiment.Traffic, r *loadgen.Result) (err error) {
+	if !n.rawRecords || traffic.Requests == nil {
+		return nil
+	}
+	file, err := traffic.Requests()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	return loadgen.WriteRecords(file, r)
 }
 
 // metrics gives a level's summary the experiment's form.
@@ -46,11 +144,13 @@ func metrics(r *loadgen.Result) (*experiment.Metrics, error) {
 	}
 	m := &experiment.Metrics{
 		TTFT: distribution(s.TTFT), TPOT: distribution(s.TPOT), ITL: distribution(s.ITL), E2E: distribution(s.E2E),
+		FirstAnswer: distribution(s.FirstAnswer), SendDelay: distribution(s.SendDelay),
 		OutputThroughput: s.OutputTokensPerSecond, InputThroughput: s.InputTokensPerSecond,
 		TotalThroughput: s.TotalTokensPerSecond, RequestsPerSecond: s.RequestsPerSecond,
-		ErrorRate: s.ErrorRate, Concurrency: r.Concurrency, AchievedConcurrency: s.AchievedConcurrency,
+		ErrorRate: s.ErrorRate, Goodput: s.Goodput, GoodRequestsPerSecond: s.GoodRequestsPerSecond,
+		Concurrency: r.Concurrency, Rate: r.Rate, AchievedConcurrency: s.AchievedConcurrency,
 		Requests: experiment.Requests{Sent: s.Sent, OK: s.OK, Failed: s.Failed, Short: s.Short, Incomplete: s.Incomplete},
-		Warnings: s.Warnings,
+		Partial:  r.Stopped, Warnings: s.Warnings,
 	}
 	if s.Window != nil {
 		m.Seconds = *s.Window
@@ -60,9 +160,6 @@ func metrics(r *loadgen.Result) (*experiment.Metrics, error) {
 			m.Requests.Failures = map[string]int{}
 		}
 		m.Requests.Failures[string(category)] = n
-	}
-	if r.Stopped != "" {
-		m.Warnings = append(m.Warnings, "ended early: "+r.Stopped)
 	}
 	return m, nil
 }

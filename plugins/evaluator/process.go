@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evaluator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// stopGrace is how long a process that measures may take to end when it is told to.
+const stopGrace = 10 * time.Second
+
+// process is a command that measures, with what it started. Its output goes to
+// the log, without secrets.
+type process struct {
+	argv    []string
+	dir     string
+	environ []string
+	log     io.Writer
+	secret  string // removed from the output; may be empty
+}
+
+// run returns when the command has ended. The error says how, with its last
+// words; it is the cause of ctx when that ended it. Nothing that the command
+// started in its process group outlives it.
+func (p process) run(ctx context.Context) error {
+	tail := &lastLines{}
+	out := &redactor{w: io.MultiWriter(p.log, tail), secret: p.secret}
+	c := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
+	c.Dir, c.Env, c.Stdout, c.Stderr = p.dir, p.environ, out, out
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGTERM) }
+	c.WaitDelay = stopGrace
+	if err := c.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.argv[0], err)
+	}
+	err := c.Wait()
+	// What is left of the group, such as workers of a tool that was killed.
+	_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+	flushed := out.flush()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return fmt.Errorf("%s: %w; its last words: %s", p.argv[0], err, tail)
+	case flushed != nil:
+		return fmt.Errorf("log of %s: %w", p.argv[0], flushed)
+	}
+	return nil
+}
+
+// redactor removes a secret, line by line.
+type redactor struct {
+	w      io.Writer
+	secret string
+	mu     sync.Mutex
+	rest   []byte
+}
+
+func (r *redactor) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rest = append(r.rest, p...)
+	end := bytes.LastIndexByte(r.rest, '\n') + 1
+	if err := r.put(r.rest[:end]); err != nil {
+		return 0, err
+	}
+	r.rest = r.rest[end:]
+	return len(p), nil
+}
+
+func (r *redactor) flush() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.put(r.rest)
+}
+
+func (r *redactor) put(p []byte) error {
+	if len(p) == 0 {
+		return nil
+	}
+	if r.secret != "" {
+		p = bytes.ReplaceAll(p, []byte(r.secret), []byte("[redacted]"))
+	}
+	_, err := r.w.Write(p)
+	return err
+}
+
+// lastLines keeps the end of an output.
+type lastLines struct{ text []byte }
+
+const keptOutput = 2000
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	l.text = append(l.text, p...)
+	if n := len(l.text); n > 2*keptOutput {
+		l.text = append([]byte(nil), l.text[n-keptOutput:]...)
+	}
+	return len(p), nil
+}
+
+// String is the last three lines, on one.
+func (l *lastLines) String() string {
+	lines := strings.Split(strings.TrimSpace(string(l.text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-3):], " | ")
+}
+
+// withoutNaN replaces the words that are no JSON and that Python writes all the
+// same, NaN, Infinity and -Infinity, by null.
+func withoutNaN(data []byte) (clean []byte, replaced int) {
+	words := [...]string{"NaN", "-Infinity", "Infinity"}
+	inside := false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case inside && c == '\\' && i+1 < len(data):
+			clean = append(clean, c, data[i+1])
+			i++
+			continue
+		case c == '"':
+			inside = !inside
+		case !inside && (c == 'N' || c == 'I' || c == '-'):
+			found := false
+			for _, word := range words {
+				if bytes.HasPrefix(data[i:], []byte(word)) {
+					clean = append(clean, "null"...)
+					i += len(word) - 1
+					replaced++
+					found = true
+					break
+				}
+			}
+			if found {
+				continue
+			}
+		}
+		clean = append(clean, data[i])
+	}
+	return clean, replaced
+}
+
+// errNoResult means that a measurement left no result.
+var errNoResult = errors.New("no result")
+
+// worst is the largest of the values that are numbers, nil when there is none:
+// of several files, the worst latency counts.
+func worst(values []*float64) *float64 {
+	var w *float64
+	for _, v := range values {
+		if v != nil && !math.IsNaN(*v) && (w == nil || *v > *w) {
+			w = v
+		}
+	}
+	return w
+}
+
+// mean is that of the values that are numbers, nil when there is none.
+func mean(values []*float64) *float64 {
+	n, sum := 0.0, 0.0
+	for _, v := range values {
+		if v != nil && !math.IsNaN(*v) {
+			n, sum = n+1, sum+*v
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return new(sum / n)
+}
