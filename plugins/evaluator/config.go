@@ -72,7 +72,7 @@ var configKeys = map[string]key{
 	"tokenizerSource":       {tools, func(s *settings, v any, _ func(string) string) error { return setText(&s.tokenizer, v) }},
 	"baseSeed":              {[]string{typeNative, typeInference, typeExec}, setBaseSeed},
 	"streaming":             {slices.Concat(ours, tools), setStreaming},
-	"datasetPath":           {slices.Concat(ours, tools), setDataset},
+	"datasetPath":           {[]string{typeNative, typeInference}, setDataset},
 	"conversationReplay":    {[]string{typeNative, typeInference}, setConversations},
 	"warmup":                {[]string{typeNative, typeGenAI}, setWarmup},
 	"warmupRequests":        {ours, func(s *settings, v any, _ func(string) string) error { return setCount(&s.warmup, v) }},

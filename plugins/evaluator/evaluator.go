@@ -17,9 +17,11 @@ import (
 
 // evaluators are the values of evaluator.type.
 var evaluators = map[string]func(settings) experiment.Evaluator{
-	typeNative: func(s settings) experiment.Evaluator { return native{s} },
-	typeModel:  func(s settings) experiment.Evaluator { return model{s} },
-	typeExec:   func(s settings) experiment.Evaluator { return command{s} },
+	typeNative:    func(s settings) experiment.Evaluator { return native{s} },
+	typeModel:     func(s settings) experiment.Evaluator { return model{s} },
+	typeGenAI:     func(s settings) experiment.Evaluator { return genAIBench{s} },
+	typeInference: func(s settings) experiment.Evaluator { return inferencePerf{s} },
+	typeExec:      func(s settings) experiment.Evaluator { return command{s} },
 }
 
 // Workloads that are not a distribution of lengths.
@@ -148,9 +150,9 @@ func (s *settings) scenario(kind string, scenario experiment.Scenario, problem f
 			}
 		}
 	}
-	rated := scenario.Rate > 0 || len(scenario.RateSweep) > 0 || scenario.MaxLoad != nil && scenario.MaxLoad.Of == experiment.LoadRate
+	rated := ratedLoad(scenario)
 	switch {
-	case rated && kind == typeModel:
+	case rated && (kind == typeModel || kind == typeGenAI):
 		problem("scenario.rate", "is not for evaluator %s, which knows a concurrency only", kind)
 	case rated && s.conversations != nil:
 		problem("scenario.rate", "does not go with conversations: give a concurrency of them")
@@ -159,4 +161,20 @@ func (s *settings) scenario(kind string, scenario experiment.Scenario, problem f
 			problem("scenario.arrival", "%s", strings.TrimPrefix(err.Error(), "arrival "))
 		}
 	}
+	switch kind {
+	case typeGenAI:
+		checkGenAI(s, scenario, problem)
+	case typeInference:
+		checkInferencePerf(s, scenario, problem)
+	}
+	if slices.Contains(tools, kind) {
+		if _, err := lookPath(kind, s.environ); err != nil {
+			problem("evaluator.type", "%v", err)
+		}
+	}
+}
+
+// ratedLoad tells whether requests are sent at a rate.
+func ratedLoad(s experiment.Scenario) bool {
+	return s.Rate > 0 || len(s.RateSweep) > 0 || s.MaxLoad != nil && s.MaxLoad.Of == experiment.LoadRate
 }
