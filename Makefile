@@ -12,7 +12,7 @@ LINT     := $(CACHE)/tools/golangci-lint-$(LINT_VER)
 RACE     := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 PACKAGES ?= ./...
 
-.PHONY: demo build test test-node lint vet bench cover docs kubebed testbed-up clean
+.PHONY: demo build test test-node test-evaluators lint vet bench cover docs kubebed testbed-up clean
 
 demo: build
 	@state=$$(mktemp -d) && trap 'rm -rf "$$state"' EXIT && export LLMCTL_STATE_DIR="$$state" && \
@@ -37,6 +37,11 @@ test: kubebed
 # The tests on a real kubelet, containerd and runc: Linux and root; elsewhere they say why not.
 test-node:
 	CGO_ENABLED=0 $(GO) test -v -tags node -count=1 -timeout 30m ./test/node
+
+# The real genai-bench and inference-perf against the simulated engine: installs
+# them into environments of their own, and says so where that cannot be done.
+test-evaluators:
+	$(GO) test -v -tags evaluators -count=1 -timeout 30m ./test/evaluators
 
 lint: $(LINT)
 	$(LINT) run --allow-parallel-runners $(PACKAGES)

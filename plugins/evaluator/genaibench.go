@@ -274,6 +274,10 @@ func lookPath(name string, environ []string) (string, error) {
 	return "", fmt.Errorf("%s is not on the PATH: pip install %s", name, toolVersions[name])
 }
 
+// Requirement is the tool and version that an evaluator of this name was tested
+// with, as pip takes it; "" for others.
+func Requirement(name string) string { return toolVersions[name] }
+
 // toolVersions are those that the evaluators were tested with.
 var toolVersions = map[string]string{typeGenAI: "genai-bench==0.0.5", typeInference: "inference-perf==0.7.0"}
 

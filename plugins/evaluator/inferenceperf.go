@@ -131,6 +131,9 @@ func checkInferencePerf(s *settings, scenario experiment.Scenario, problem func(
 	if !ratedLoad(scenario) && scenario.MaxRequests == 0 {
 		problem("scenario.maxRequests", "is required by evaluator %s with a concurrency", typeInference)
 	}
+	if s.api == loadgen.Chat && scenario.Workload != datasetWorkload {
+		problem("evaluator.config.apiType", "chat is for evaluator %s with workload %s only; use completions", typeInference, datasetWorkload)
+	}
 	if c := s.conversations; c != nil && c.SharedSystemPromptLen != (loadgen.Length{}) && c.SharedSystemPromptLen.Shape != loadgen.Fixed {
 		problem("evaluator.config.conversationReplay", "sharedSystemPromptLen must be a number for evaluator %s", typeInference)
 	}

@@ -247,7 +247,8 @@ func TestWhatAToolCannotDoIsSaidBeforeTheRun(t *testing.T) {
 			s.Scenario = experiment.Scenario{Trace: "/t.csv"}
 			s.Scenario.MaxRequests = 1
 		}),
-		"evaluator.config.command: must be a list": execSpec(),
+		"evaluator.config.apiType: chat is for evaluator inference-perf with": toolSpec("inference-perf", func(s *experiment.Spec) { s.Evaluator.Config["apiType"] = "chat" }),
+		"evaluator.config.command: must be a list":                            execSpec(),
 	} {
 		problems := Check(s, onPath(dir))
 		require.NotEmpty(t, problems, want)
