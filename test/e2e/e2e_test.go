@@ -160,6 +160,42 @@ func file(t testing.TB, changes ...string) string {
 	return filepath.Join(dir, "experiment.yaml")
 }
 
+// Every example that needs no GPU runs to its end from the root of the repository
+// and finds a winner.
+func TestTheExamplesRun(t *testing.T) {
+	for name, check := range map[string]func(t *testing.T, r experiment.Result){
+		"conversations": func(t *testing.T, r experiment.Result) {
+			for _, trial := range r.Templates[0].Trials {
+				assert.Greater(t, trial.Metrics.Requests.OK, 24, "several turns of 24 conversations")
+				if trial.Metrics.Partial == "" {
+					assert.Equal(t, 88, trial.Metrics.Requests.Sent, "the same conversations in every trial")
+				}
+			}
+		},
+		"rate-sweep": func(t *testing.T, r experiment.Result) {
+			for _, trial := range r.Templates[0].Trials {
+				assert.Contains(t, []float64{20, 80, 160}, trial.Metrics.Rate)
+				assert.NotNil(t, trial.Metrics.SendDelay.P99)
+			}
+		},
+		"exec": func(t *testing.T, r experiment.Result) {
+			assert.Equal(t, 20, r.Templates[0].Trials[0].Metrics.Requests.OK)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHome(t)
+			c := h.command(t.Context(), "autobench", "run", "-f", filepath.Join("examples", name, "experiment.yaml"), "--name", name)
+			c.Dir = "../.."
+			out, err := c.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			r := h.result(name)
+			require.NotNil(t, r.Best)
+			assert.Len(t, r.Templates[0].Trials, 3)
+			check(t, r)
+		})
+	}
+}
+
 func TestRunInterruptResumeStatusBest(t *testing.T) {
 	h := newHome(t)
 	path := file(t)
