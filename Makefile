@@ -12,7 +12,7 @@ LINT     := $(CACHE)/tools/golangci-lint-$(LINT_VER)
 RACE     := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 PACKAGES ?= ./...
 
-.PHONY: demo build test test-node test-evaluators lint vet bench cover docs kubebed testbed-up clean
+.PHONY: demo build test test-node test-evaluators lint vet bench bench-loadgen cover docs kubebed testbed-up clean
 
 demo: build
 	@state=$$(mktemp -d) && trap 'rm -rf "$$state"' EXIT && export LLMCTL_STATE_DIR="$$state" && \
@@ -56,6 +56,10 @@ $(LINT):
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PACKAGES)
+
+# The load generator: against the engine's own clock, its memory, and what one core takes.
+bench-loadgen:
+	$(GO) test -run '^$$' -bench 'Loadgen|^BenchmarkRun$$' -benchtime 1x -timeout 30m ./test/e2e ./plugins/loadgen
 
 cover:
 	$(GO) test -coverprofile=coverage.out -timeout 30m $(PACKAGES)

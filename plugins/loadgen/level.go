@@ -190,6 +190,8 @@ func (l *level) run(ctx context.Context) error {
 	if ctx.Err() == nil {
 		l.failures = 0
 		l.base = int(l.next.Load())
+		// Growing step by step would hold up to three times as much.
+		l.records = make([]Record, 0, min(l.MaxRequests, 1<<20))
 		l.phase(ctx, &phase{name: "measured", requests: l.MaxRequests, duration: l.Duration, records: &l.records, measured: true})
 	}
 	if ctx.Err() != nil {
