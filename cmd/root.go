@@ -7,6 +7,7 @@ package cmd
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // every way to log in that kubectl has
+	"k8s.io/klog/v2"
 	"k8s.io/kubectl/pkg/util/templates"
 
 	"github.com/llmctl/llmctl/cmd/autobench"
@@ -36,6 +38,9 @@ func Main() int {
 		<-signals
 		os.Exit(exitInterrupted)
 	}()
+	// client-go logs on its own what it also returns as an error.
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	root := New(streams, os.Args[0])
 	return exit(root.ExecuteContext(ctx), streams.ErrOut)

@@ -38,6 +38,32 @@ type pod struct {
 	patch bool
 }
 
+// PodTemplate is where a kind has pods.
+type PodTemplate struct {
+	Path  string // [] stands for every item of a list; a pod template or a pod spec is there
+	Patch bool   // it overrides parts of a template
+}
+
+// GroupKind names a kind of objects.
+type GroupKind struct{ Group, Kind string }
+
+// PodTemplates tells where objects have their pod templates, for every kind that
+// is known to have pods.
+func PodTemplates() (map[GroupKind][]PodTemplate, error) {
+	kinds, err := loadKinds()
+	if err != nil {
+		return nil, err
+	}
+	templates := map[GroupKind][]PodTemplate{}
+	for _, k := range kinds {
+		for _, p := range k.Pods {
+			key := GroupKind{k.Group, k.Kind}
+			templates[key] = append(templates[key], PodTemplate{Path: p.Path, Patch: p.Patch})
+		}
+	}
+	return templates, nil
+}
+
 func loadKinds() ([]kindPods, error) {
 	var kinds []kindPods
 	if err := decodeStrict(kindsFile, &kinds); err != nil {

@@ -106,8 +106,26 @@ func failure(ctx context.Context, what string, err error) error {
 	if err == nil || ctx.Err() != nil || errors.As(err, &known) {
 		return err
 	}
-	return fail(classify(err), "%s: %s", what, explain(err))
+	failed := fail(classify(err), "%s: %s", what, explain(err))
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "exceeded quota"):
+	case isAdmission(text), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		return &permanentError{failed, false}
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		return &permanentError{failed, true}
+	}
+	return failed
 }
+
+// permanentError is an answer that the same request will always get. Unless it
+// is for its contents, other contents will get it, too.
+type permanentError struct {
+	error
+	always bool
+}
+
+func (p *permanentError) Unwrap() error { return p.error }
 
 func fail(class, format string, args ...any) error {
 	return &experiment.Failure{Cause: experiment.Cause{Class: class, Message: oneLine(fmt.Sprintf(format, args...))}}
@@ -160,11 +178,11 @@ func (d *Deployer) resource(u *unstructured.Unstructured) (*meta.RESTMapping, dy
 	mapping, err := d.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	switch {
 	case meta.IsNoMatchError(err):
-		return nil, nil, fail(experiment.ClassConfig, "%s: the cluster does not serve kind %s of %s", reference(u), u.GetKind(), u.GetAPIVersion())
+		return nil, nil, &permanentError{fail(experiment.ClassConfig, "%s: the cluster does not serve kind %s of %s", reference(u), u.GetKind(), u.GetAPIVersion()), true}
 	case err != nil:
 		return nil, nil, err
 	case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
-		return nil, nil, fail(experiment.ClassConfig, "%s: a %s belongs to the whole cluster and cannot be a part of a trial; create it once and take it out of the template", reference(u), u.GetKind())
+		return nil, nil, &permanentError{fail(experiment.ClassConfig, "%s: a %s belongs to the whole cluster and cannot be a part of a trial; create it once and take it out of the template", reference(u), u.GetKind()), true}
 	}
 	return mapping, d.Dynamic.Resource(mapping.Resource).Namespace(d.Namespace), nil
 }

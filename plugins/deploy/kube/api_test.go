@@ -96,7 +96,9 @@ func TestOnlyWhatMayHealIsTriedAgain(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			assert.Equal(t, &experiment.Failure{Cause: experiment.Cause{Class: c.class, Message: c.message}}, err)
+			var failed *experiment.Failure
+			require.ErrorAs(t, err, &failed)
+			assert.Equal(t, experiment.Cause{Class: c.class, Message: c.message}, failed.Cause)
 		})
 	}
 }

@@ -52,6 +52,9 @@ func (d *Deployer) deleteAll(ctx context.Context, objects []*unstructured.Unstru
 
 func (d *Deployer) delete(ctx context.Context, u *unstructured.Unstructured) error {
 	_, resource, err := d.mapped(ctx, u)
+	if errors.As(err, new(*permanentError)) {
+		return nil // what the cluster does not serve was never created
+	}
 	if err != nil {
 		return err
 	}

@@ -54,10 +54,26 @@ func (d *Deployer) Deploy(ctx context.Context, plan experiment.Plan) (experiment
 		if left := d.remove(context.WithoutCancel(ctx), t); left != nil {
 			err = errors.Join(err, fmt.Errorf("remove what was created: %w", left))
 		}
-		return nil, err
+		return nil, forGood(plan.Index, err)
 	}
 	in.phases.created = d.now()
 	return in, nil
+}
+
+// forGood makes the failure of a trial one of its template, where no parameters
+// could help: what is forbidden stays so, and a kind that is not served. What the
+// baseline's objects are refused for is the template's own; a later trial's
+// may be the fault of its values.
+func forGood(index int, err error) error {
+	var failed *experiment.Failure
+	if !errors.As(err, &failed) {
+		return err
+	}
+	var refused *permanentError
+	if errors.As(err, &refused) && (refused.always || index == 0) {
+		return &experiment.Failure{Cause: experiment.Cause{Class: experiment.ClassRefused, Message: failed.Message}}
+	}
+	return err
 }
 
 // watch begins to observe the trial, until release.

@@ -238,6 +238,12 @@ func (p podState) waits(s corev1.ContainerStatus, waiting *corev1.ContainerState
 		return found(true, classImage, "%s", where), true
 	case waiting.Reason == "CreateContainerConfigError":
 		return found(true, experiment.ClassConfig, "%s", where), true
+	case waiting.Reason == "RunContainerError":
+		class := experiment.ClassInfra
+		if notInImage(waiting.Message) {
+			class = experiment.ClassConfig
+		}
+		return found(int(s.RestartCount) > l.MaxRestarts || class == experiment.ClassConfig, class, "%s", where), true
 	case waiting.Reason == "CreateContainerError":
 		return after(p.stuckSince(s.Name, now), l.ImagePull, now, experiment.ClassConfig, "%s", where), true
 	case isStuck(waiting.Reason):
@@ -303,6 +309,13 @@ func (p podState) end(s corev1.ContainerStatus, end *corev1.ContainerStateTermin
 	}
 	log := p.Logs[s.Name]
 	switch probe := killedBy(events, p.Name, s.Name); {
+	case neverRan(end):
+		class := experiment.ClassInfra
+		if notInImage(end.Message) {
+			class = experiment.ClassConfig
+			v.Decided = true
+		}
+		v.Cause = experiment.Cause{Class: class, Message: fmt.Sprintf("container %s of pod %s could not be started: %s: %s (%s)", s.Name, p.Name, end.Reason, end.Message, how)}
 	case end.Reason == "OOMKilled":
 		v.Decided = true
 		v.Cause = experiment.Cause{Class: classOOM, Message: fmt.Sprintf("container %s of pod %s was OOMKilled: it reached its memory limit%s (%s)", s.Name, p.Name, p.memoryLimit(s.Name), how)}
@@ -327,6 +340,26 @@ func (p podState) end(s corev1.ContainerStatus, end *corev1.ContainerStateTermin
 	}
 	v.Message = oneLine(v.Class + ": " + strings.TrimPrefix(v.Message, v.Class+": "))
 	return v
+}
+
+// neverRan tells of a container that the runtime could not start: the kubelet
+// gives it an exit code, and there is no log.
+func neverRan(end *corev1.ContainerStateTerminated) bool {
+	switch end.Reason {
+	case "StartError", "RunContainerError", "ContainerCannotRun", "PostStartHookError":
+		return true
+	}
+	return end.ExitCode == 128 && strings.Contains(end.Message, "failed to create")
+}
+
+// notInImage tells that the command itself is at fault.
+func notInImage(message string) bool {
+	for _, text := range []string{"executable file not found", "no such file or directory", "permission denied", "is a directory", "exec format error"} {
+		if strings.Contains(message, text) {
+			return true
+		}
+	}
+	return false
 }
 
 // quote names the container whose log told the cause.

@@ -149,7 +149,7 @@ func (in *instance) ask(ctx context.Context, pods []*corev1.Pod) (chan answer, e
 	if in.tunnel = tunnel; tunnel != nil {
 		in.observer.onEnd(tunnel.cut)
 	}
-	in.probe = deploy.Probe{BaseURL: url, Health: in.deployer.Engine.HealthPath, APIKey: in.deployer.APIKey, Client: &http.Client{Transport: &http.Transport{}}}
+	in.probe = deploy.Probe{BaseURL: url, Health: in.deployer.Engine.HealthPath, APIKey: in.deployer.APIKey, Client: &http.Client{Transport: &http.Transport{}}, Expected: in.expected(pods)}
 	answers := make(chan answer, 1)
 	go func() {
 		target, err := in.probe.Wait(ctx)

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
+
+	"github.com/llmctl/llmctl/plugins/engine"
 )
 
 //go:embed kinds.yaml
@@ -16,17 +18,12 @@ var kindsFile []byte
 
 // kind is what a trial knows of a kind that runs pods.
 type kind struct {
-	Group string    `json:"group"`
-	Kind  string    `json:"kind"`
-	Ready string    `json:"ready"`
-	Count podCount  `json:"count"`
-	Pods  []podPath `json:"pods"`
-}
-
-type podPath struct {
-	Path   string `json:"path"`
-	Labels string `json:"labels"`
-	Patch  bool   `json:"patch"`
+	Group  string               `json:"group"`
+	Kind   string               `json:"kind"`
+	Ready  string               `json:"ready"`
+	Count  podCount             `json:"count"`
+	Labels string               `json:"labels"` // "": in the pod templates
+	Pods   []engine.PodTemplate `json:"-"`
 }
 
 type podCount struct {
@@ -37,8 +34,17 @@ type podCount struct {
 
 func loadKinds() ([]kind, error) {
 	var kinds []kind
-	err := yaml.UnmarshalStrict(kindsFile, &kinds)
-	return kinds, err
+	if err := yaml.UnmarshalStrict(kindsFile, &kinds); err != nil {
+		return nil, err
+	}
+	templates, err := engine.PodTemplates()
+	if err != nil {
+		return nil, err
+	}
+	for i := range kinds {
+		kinds[i].Pods = templates[engine.GroupKind{Group: kinds[i].Group, Kind: kinds[i].Kind}]
+	}
+	return kinds, nil
 }
 
 // kindTable finds kinds; extra are pod template paths that count for every kind.
@@ -70,7 +76,7 @@ func (t kindTable) of(u *unstructured.Unstructured) (k kind, ok bool) {
 			if !ok {
 				k = kind{Group: gk.Group, Kind: gk.Kind, Count: podCount{Times: []string{"spec.replicas"}}}
 			}
-			k.Pods, ok = append(k.Pods[:len(k.Pods):len(k.Pods)], podPath{Path: path}), true
+			k.Pods, ok = append(k.Pods[:len(k.Pods):len(k.Pods)], engine.PodTemplate{Path: path}), true
 		}
 	}
 	return k, ok

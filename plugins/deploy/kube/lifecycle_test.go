@@ -42,10 +42,10 @@ func (w *world) left() []string {
 
 func TestWhatTheClusterDoesNotAcceptLeavesNothing(t *testing.T) {
 	for _, c := range []struct{ name, manifest, class, message string }{
-		{"a kind that is not served", simulated() + "---\napiVersion: farm.example/v1\nkind: Farm\nmetadata: {name: a}\n", "config_error", "farm/chat-small-89e0bdaa-0-a: the cluster does not serve kind Farm of farm.example/v1"},
-		{"a kind of the whole cluster", simulated() + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n", "config_error", "belongs to the whole cluster"},
-		{"an invalid object", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n" + strings.Replace(simulated(), "replicas: 1", "replicas: -1", 1), "config_error", "spec.replicas"},
-		{"an object without the right to create it", "apiVersion: v1\nkind: LimitRange\nmetadata: {name: a}\nspec: {limits: []}\n---\n" + simulated(), "infra_error", `cannot create resource "limitranges"`},
+		{"a kind that is not served", simulated() + "---\napiVersion: farm.example/v1\nkind: Farm\nmetadata: {name: a}\n", "refused", "farm/chat-small-89e0bdaa-0-a: the cluster does not serve kind Farm of farm.example/v1"},
+		{"a kind of the whole cluster", simulated() + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n", "refused", "belongs to the whole cluster"},
+		{"an invalid object", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n" + strings.Replace(simulated(), "replicas: 1", "replicas: -1", 1), "refused", "spec.replicas"},
+		{"an object without the right to create it", "apiVersion: v1\nkind: LimitRange\nmetadata: {name: a}\nspec: {limits: []}\n---\n" + simulated(), "refused", `cannot create resource "limitranges"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -56,6 +56,18 @@ func TestWhatTheClusterDoesNotAcceptLeavesNothing(t *testing.T) {
 			assert.Empty(t, w.left())
 		})
 	}
+}
+
+// The baseline has shown that the template itself is accepted, so what a later
+// trial is refused for may be one of its values.
+func TestWhatALaterTrialIsRefusedForIsItsOwn(t *testing.T) {
+	w := newWorld(t)
+	plan := w.plan(strings.Replace(simulated(), "replicas: 1", "replicas: -1", 1))
+	plan.Index = 3
+	assert.Equal(t, "config_error", w.refusal(plan).Class)
+	plan = w.plan("apiVersion: v1\nkind: LimitRange\nmetadata: {name: a}\nspec: {limits: []}\n---\n" + simulated())
+	plan.Index = 3
+	assert.Equal(t, "refused", w.refusal(plan).Class, "no value gives a right")
 }
 
 func TestAForeignObjectInTheWayIsNotTouched(t *testing.T) {

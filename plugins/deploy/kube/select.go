@@ -110,8 +110,8 @@ func podLabels(u *unstructured.Unstructured, kinds kindTable, create bool) []map
 		for _, template := range find(u.Object, p.Path) {
 			owner := template // has metadata.labels
 			path := []string{"metadata", "labels"}
-			if p.Labels != "" {
-				owner, path = u.Object, strings.Split(p.Labels, ".")
+			if k.Labels != "" {
+				owner, path = u.Object, strings.Split(k.Labels, ".")
 			}
 			if m := descend(owner, create, path...); m != nil {
 				found = append(found, m)
