@@ -6,12 +6,16 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/llmctl/llmctl/experiment"
+	"github.com/llmctl/llmctl/plugins/deploy/kube"
 	"github.com/llmctl/llmctl/state"
 )
 
@@ -61,5 +65,35 @@ func BenchmarkDemo(b *testing.B) {
 		path, err := filepath.Abs("../../examples/quickstart/experiment.yaml")
 		require.NoError(b, err)
 		h.must("autobench", "run", "-f", path, "--name", "demo")
+	}
+}
+
+// BenchmarkCluster runs trials beside 200 pods of others in the namespace, and
+// reports the memory that llmctl takes and what it asks the API server for.
+func BenchmarkCluster(b *testing.B) {
+	const others = 200
+	for b.Loop() {
+		plane := cluster.Get(b)
+		namespace := plane.Namespace(b)
+		for i := range others {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("other-%d", i), Labels: map[string]string{"app": "other"}},
+				Spec:       corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "main", Image: "example/other:1"}}},
+			}
+			_, err := plane.Core.Pods(namespace).Create(b.Context(), pod, metav1.CreateOptions{})
+			require.NoError(b, err)
+		}
+		h := newHome(b)
+		h.onCluster = true
+		c := h.command(b.Context(), "autobench", "run", "-f", clusterFile(b, "deployment"), "--name", "demo",
+			"--kubeconfig", plane.KubeconfigFor(b, namespace, kube.Rules()), "--namespace", namespace)
+		out, err := c.CombinedOutput()
+		require.NoError(b, err, "%s", out)
+		trials := 0
+		for _, t := range h.result("demo").Templates {
+			trials += len(t.Trials)
+		}
+		b.ReportMetric(float64(c.ProcessState.SysUsage().(*syscall.Rusage).Maxrss)/1024, "MB-peak")
+		b.ReportMetric(float64(len(plane.Requests(b, namespace)))/float64(trials), "API-requests/trial")
 	}
 }

@@ -23,7 +23,7 @@ var cluster bed.Lazy
 
 // clusterFile writes an experiment for the cluster: a template of the given kind
 // with an optimum, and the same without CUDA graphs, which is hopeless.
-func clusterFile(t *testing.T, kind string, changes ...string) string {
+func clusterFile(t testing.TB, kind string, changes ...string) string {
 	t.Helper()
 	path := file(t, append([]string{
 		"target: local", "target: kubernetes", "maxTrialsPerTemplate: 8", "maxTrialsPerTemplate: 4",
