@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/llmctl/llmctl/experiment"
+	"github.com/llmctl/llmctl/plugins/loadgen"
 	"github.com/llmctl/llmctl/plugins/simulator"
 )
 
@@ -194,4 +196,70 @@ func TestTheAPIKeyComesFromTheEnvironment(t *testing.T) {
 	t.Setenv("MY_KEY", "secret")
 	assert.Equal(t, "secret", APIKey(spec(func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"apiKey": "env:MY_KEY"} }), env))
 	assert.Empty(t, APIKey(spec(), env))
+}
+
+// S33: a model that is not served is found before the load, with what is.
+func TestAModelThatIsNotServedIsNamedWithThoseThatAre(t *testing.T) {
+	target := serve(t)
+	target.Model = "other"
+	_, log, err := evaluate(t, spec(), target)
+	var failed *experiment.Failure
+	require.ErrorAs(t, err, &failed)
+	assert.Equal(t, experiment.Cause{Class: experiment.ClassConfig, Message: "the server does not serve model other; it serves m"}, failed.Cause)
+	assert.Empty(t, log, "no load was put on")
+}
+
+// A request that the engine refuses is a configuration error after one, not a
+// level of failures.
+func TestALargestRequestThatTheEngineRefusesIsFoundByAProbe(t *testing.T) {
+	target := serve(t, func(c *simulator.Config) { c.MaxModelLen = 100 })
+	_, log, err := evaluate(t, spec(func(s *experiment.Spec) { s.Scenario.Workload = "uniform(10,90/8,20)" }), target)
+	var failed *experiment.Failure
+	require.ErrorAs(t, err, &failed)
+	assert.Equal(t, experiment.ClassConfig, failed.Class)
+	assert.Contains(t, failed.Message, "maximum context length")
+	assert.Empty(t, log)
+}
+
+func TestTheLargestRequestIsKnownBeforeTheRun(t *testing.T) {
+	assert.Equal(t, 48, Largest(spec(), env))
+	assert.Equal(t, 0, Largest(spec(func(s *experiment.Spec) { s.Scenario.Workload = "nonsense" }), env))
+}
+
+func TestNativeKeepsRawRecordsOfEveryLevel(t *testing.T) {
+	s := spec(func(s *experiment.Spec) {
+		s.Scenario.Concurrency, s.Scenario.ConcurrencySweep = 0, []int{2, 4}
+		s.Evaluator.Config = map[string]any{"rawRecords": true}
+	})
+	e, err := New(s, env)
+	require.NoError(t, err)
+	var file bytes.Buffer
+	_, err = e.Evaluate(t.Context(), serve(t), experiment.Traffic{
+		Scenario: s.Scenario, Objectives: s.Objectives, Log: io.Discard,
+		Requests: func() (io.WriteCloser, error) { return nopCloser{&file}, nil },
+	})
+	require.NoError(t, err)
+	levels, err := loadgen.ReadRecords(&file)
+	require.NoError(t, err)
+	require.Len(t, levels, 2)
+	assert.Equal(t, 2, levels[0].Concurrency)
+	assert.NotEmpty(t, levels[0].Warmup)
+	assert.Empty(t, levels[1].Warmup, "only the first level warms up")
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+func TestNativePutsOnARate(t *testing.T) {
+	s := spec(func(s *experiment.Spec) {
+		s.Scenario.Concurrency, s.Scenario.Rate, s.Scenario.Arrival = 0, 200, "poisson"
+	})
+	m, _, err := evaluate(t, s, serve(t))
+	require.NoError(t, err)
+	assert.Equal(t, 200.0, m.Rate)
+	assert.Equal(t, 16, m.SendDelay.N)
+	assert.Zero(t, m.Concurrency)
+	require.NotNil(t, m.Engine)
+	assert.NotNil(t, m.Engine.Preemptions)
 }

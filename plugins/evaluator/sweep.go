@@ -113,7 +113,7 @@ func (s *search) run(ctx context.Context, next level) error {
 				return nil
 			}
 		}
-		if s.confirmed || len(s.passed) == 1 && s.missed.level.value <= s.traffic.Scenario.MaxLoad.Min {
+		if s.confirmed || len(s.passed) == 1 && s.missed.value <= s.traffic.Scenario.MaxLoad.Min {
 			return nil
 		}
 		next = s.next()

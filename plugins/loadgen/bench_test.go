@@ -19,28 +19,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const (
-	benchStreams = 1000
-	benchTokens  = 200
-)
+const benchTokens = 200
 
-// BenchmarkRun holds 1,000 streams against a server in another process that sends each of them a chunk
+// BenchmarkRun holds 1,000 and 2,000 streams against a server in another process that sends each of them a chunk
 // per step, as an engine does. chunks/cpu-s is what one core of this client could take.
 func BenchmarkRun(b *testing.B) {
-	for _, step := range []time.Duration{20 * time.Millisecond, 10 * time.Millisecond} {
-		b.Run("step="+step.String(), func(b *testing.B) {
-			url := startRaw(b, step)
+	for _, c := range []struct {
+		streams int
+		step    time.Duration
+	}{{1000, 20 * time.Millisecond}, {1000, 10 * time.Millisecond}, {2000, 30 * time.Millisecond}} {
+		b.Run(fmt.Sprintf("streams=%d/step=%s", c.streams, c.step), func(b *testing.B) {
+			url := startRaw(b, c.step)
 			chunks := 0
 			started, cpu := time.Now(), cpuTime(b)
 			var tpot, itl float64
 			for b.Loop() {
 				r, err := Run(b.Context(), Config{
 					BaseURL: url, Model: "m", Workload: Workload{FixedLength(512), FixedLength(benchTokens)},
-					Concurrency: benchStreams, MaxRequests: benchStreams, Warmup: -1, Seed: 1, IgnoreEOS: true,
+					Concurrency: c.streams, MaxRequests: c.streams, Warmup: -1, Seed: 1, IgnoreEOS: true,
 				})
 				require.NoError(b, err)
 				s := Summarize(r)
-				require.Equal(b, benchStreams, s.OK, "%v", s.Categories)
+				require.Equal(b, c.streams, s.OK, "%v", s.Categories)
 				tpot, itl = *s.TPOT.P50, *s.ITL.P99
 				for i := range r.Records {
 					chunks += r.Records[i].Chunks

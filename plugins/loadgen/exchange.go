@@ -143,6 +143,9 @@ func (l *level) send(ctx context.Context, s *stream, body []byte, rec *Record, a
 		refusal, _ = io.ReadAll(io.LimitReader(resp.Body, maxHead)) // an unreadable reason does not change the status
 		refusal = []byte(l.redact(string(refusal)))
 		rec.fail(statusError(resp.StatusCode, refusal))
+		if to := resp.Header.Get("Location"); to != "" && resp.StatusCode < 400 {
+			rec.Error += ": redirects are not followed; this one leads to " + to
+		}
 		rec.Done = l.now()
 		return resp.StatusCode, refusal
 	}

@@ -84,6 +84,11 @@ var cases = map[string]struct {
 		want:   Record{TTFT: 214 * ms, FirstAnswer: 214 * ms, E2E: 234 * ms, PromptTokens: 10, OutputTokens: 2, TokensSource: FromUsage, FirstChunkTokens: 1, Chunks: 2, FinishReason: "stop"},
 		tpot:   20 * ms, gaps: map[time.Duration]int{20 * ms: 1},
 	},
+	"S13 the server's count beats any of ours": {
+		stream: join(every(3, 100, 20, 0), finish(140, "length"), tokens(140, 1024), done(140)),
+		want:   Record{TTFT: 100 * ms, FirstAnswer: 100 * ms, E2E: 140 * ms, PromptTokens: 10, OutputTokens: 1024, TokensSource: FromUsage, FirstChunkTokens: 1, Chunks: 3, FinishReason: "length"},
+		tpot:   40 * ms / 1023, gaps: map[time.Duration]int{39 * time.Microsecond: 2},
+	},
 	"S2 no token at all": {
 		stream: join(event{5, `{"choices":[{"delta":{"role":"assistant","content":""}}]}`}, finish(100, "stop"), done(100)),
 		want:   Record{FinishReason: "stop", Category: EmptyOutput, Error: "the answer ended without any token"},

@@ -3,6 +3,8 @@
 package loadgen
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -108,6 +110,28 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	_, err := Run(t.Context(), onSockets(srv.URL))
 	assert.ErrorIs(t, err, ErrConfig)
 	assert.ErrorContains(t, err, "http 307")
+	assert.ErrorContains(t, err, "this one leads to /elsewhere")
+}
+
+// A certificate of one's own is trusted when it is given, or when that is not asked for; and a
+// server with HTTP/2 is asked over HTTP/1.1, where every request has its own connection.
+func TestHTTPSWithACertificateOfOnesOwn(t *testing.T) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, 1, r.ProtoMajor)
+		_, _ = io.WriteString(w, "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}],\"usage\":{\"completion_tokens\":1}}\n\n")
+	}))
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	defer srv.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(srv.Certificate())
+	for name, config := range map[string]*tls.Config{"authority": {RootCAs: roots}, "unchecked": {InsecureSkipVerify: true}} {
+		c := onSockets(srv.URL)
+		c.TLS = config
+		r, err := Run(t.Context(), c)
+		require.NoError(t, err, name)
+		assert.True(t, r.Records[0].OK(), "%s: %s", name, r.Records[0].Error)
+	}
 }
 
 // sendOnly is a RoundTripper that plays what happens to a request on a connection.

@@ -160,6 +160,26 @@ func file(t testing.TB, changes ...string) string {
 	return filepath.Join(dir, "experiment.yaml")
 }
 
+// S34: a prompt and answer that cannot fit the engine's context are told before
+// anything is started, and a trial whose context is too short is not deployed.
+func TestRequestsBeyondTheContextAreNotTried(t *testing.T) {
+	h := newHome(t)
+	out := h.llmctl("autobench", "validate", "-f", file(t, "fixed(512,64)", "fixed(4096000,64)"))
+	assert.Equal(t, 0, out.code, "the template does not limit the context")
+	path := file(t, "maxNumSeqs: {type: pow2, min: 8, max: 64}", "maxModelLen: {type: categorical, values: [500, 4096]}",
+		"    maxNumBatchedTokens: {type: pow2, min: 256, max: 4096}\n", "", "algorithm: qmc", "algorithm: grid", "maxTrialsPerTemplate: 8", "maxTrialsPerTemplate: 3")
+	h.llmctl("autobench", "run", "-f", path, "--name", "demo")
+	trial := h.result("demo").Templates[0].Trials[1]
+	assert.Equal(t, "config_error", trial.Reason)
+	assert.Equal(t, `container "engine": requests have up to 576 tokens, prompt and answer together, but the engine's context is limited to 500`, trial.Error)
+	assert.Empty(t, trial.Phases, "nothing was deployed")
+
+	rewrite(t, filepath.Join(filepath.Dir(path), "graphs.yaml"), "- --max-num-seqs=16", "- --max-model-len=500")
+	out = h.llmctl("autobench", "validate", "-f", path)
+	assert.Equal(t, 2, out.code)
+	assert.Contains(t, out.stderr, "templates[0].template: container \"engine\": requests have up to 576 tokens")
+}
+
 // Every example that needs no GPU runs to its end from the root of the repository
 // and finds a winner.
 func TestTheExamplesRun(t *testing.T) {
