@@ -2,14 +2,16 @@
 
 // Package loadgen puts load on a server with an OpenAI-compatible streaming API and measures it.
 //
-// [Run] performs one level: it keeps a fixed number of requests in flight (a closed loop), first for a
-// warm-up, then for the measurement. [Summarize] turns the records into percentiles and rates.
+// [Run] performs one level: it keeps a fixed number of requests or conversations in flight (a closed loop),
+// or sends requests at a rate or as a trace has them (an open loop), first for a warm-up, then for the
+// measurement. [Summarize] turns the records into percentiles and rates.
 // The package uses nothing but the standard library.
 //
 // # What is measured
 //
 // All times are from the monotonic clock. Zero is when the request is handed to the socket: its
-// connection is there, its body is rendered, its header is written. The time of a chunk is when the read
+// connection is there, its body is rendered, its header is written. In an open loop it is when the request
+// was due, so that a client that is late shows in its own figures. The time of a chunk is when the read
 // returned that brought the last byte of its data. Only chunks with text count: content, reasoning
 // or a tool call; a role, an empty string, a usage report, a comment or [DONE] does not.
 //

@@ -61,8 +61,8 @@ type Gap struct {
 // Run puts one level of load on a server: a warm-up, then the measured requests. It returns when
 // all requests have ended. Failed requests are data, not errors. Where the level did not run
 // as planned the error is ErrConfig, ErrConsecutiveFailures, ErrStalled, ErrDecided, or the cause of
-// ctx; the result then holds what was measured until then. The result is nil only where the config is wrong or the prompts could
-// not be calibrated.
+// ctx; the result then holds what was measured until then. The result is nil only where the config is
+// wrong or the prompts could not be calibrated.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -87,6 +87,9 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	err = l.run(ctx)
 	return l.result(err), err
 }
+
+// mostReserved bounds the records that room is made for at once.
+const mostReserved = 1 << 17
 
 // maxStreams is how many requests an open loop keeps in flight at most. When it is reached, requests wait
 // for one to end, and their send delay shows it.
@@ -191,7 +194,7 @@ func (l *level) run(ctx context.Context) error {
 		l.failures = 0
 		l.base = int(l.next.Load())
 		// Growing step by step would hold up to three times as much.
-		l.records = make([]Record, 0, min(l.MaxRequests, 1<<20))
+		l.records = make([]Record, 0, min(l.MaxRequests, mostReserved))
 		l.phase(ctx, &phase{name: "measured", requests: l.MaxRequests, duration: l.Duration, records: &l.records, measured: true})
 	}
 	if ctx.Err() != nil {
