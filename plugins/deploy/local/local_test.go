@@ -260,3 +260,15 @@ func TestExitCodesFollowTheShellsHabit(t *testing.T) {
 	assert.Equal(t, 137, exitCode(exec.Command("sh", "-c", "kill -9 $$").Run()))
 	assert.Equal(t, 126, exitCode(errors.New("x")))
 }
+
+// K15: an engine can be healthy and answer nothing.
+func TestAnEngineThatRunsAndAnswersNoMoreHasDied(t *testing.T) {
+	d := newDeployer(t)
+	p := launch(t, d, simulate("--fault-hang-after=1")) // the probe is the first request
+	_, err := p.Ready(t.Context())
+	require.NoError(t, err)
+	cause, err := p.Diagnose(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "server_died", cause.Class)
+	assert.Contains(t, cause.Message, "the engine runs but does not answer any more: ")
+}

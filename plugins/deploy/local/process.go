@@ -32,6 +32,7 @@ type process struct {
 	exited    chan struct{} // closed when the guard, and so the engine, has ended
 	err       error         // of the guard; valid after exited
 	stopping  sync.Once
+	served    *deploy.Probe // that the engine answered; nil before
 }
 
 // readLog reads what the engine has said so far.
@@ -72,6 +73,9 @@ func (p *process) Ready(ctx context.Context) (experiment.Target, error) {
 	for {
 		select {
 		case a := <-answered:
+			if a.err == nil {
+				p.served = &probe
+			}
 			return a.target, a.err
 		case <-p.exited:
 			return experiment.Target{}, &experiment.Failure{Cause: p.cause()}
@@ -88,14 +92,52 @@ func (p *process) Ready(ctx context.Context) (experiment.Target, error) {
 	}
 }
 
-// Diagnose says why the engine ended; an engine that runs is not at fault. Its
-// log has been in the trial's folder all along.
-func (p *process) Diagnose(context.Context) (experiment.Cause, error) {
+// How long an engine may take to answer after its load, and to end when it does not.
+const (
+	answerLimit = 10 * time.Second
+	exitLag     = 3 * time.Second
+)
+
+// Diagnose says why the engine ended, or that it runs and answers no more; an
+// engine that answers is not at fault. Its log has been in the trial's folder all
+// along.
+func (p *process) Diagnose(ctx context.Context) (experiment.Cause, error) {
+	var mute error
+	if p.served != nil && p.running() {
+		limited, cancel := context.WithTimeout(ctx, answerLimit)
+		defer cancel()
+		defer p.served.Client.CloseIdleConnections()
+		if mute = p.served.Once(limited); mute != nil {
+			// It may be ending: why is worth more than that.
+			select {
+			case <-p.exited:
+			case <-time.After(exitLag):
+			case <-ctx.Done():
+			}
+		}
+	}
+	switch {
+	case !p.running():
+		return p.cause(), nil
+	case mute == nil || ctx.Err() != nil:
+		return experiment.Cause{}, nil
+	}
+	if cause, fatal := p.classify(); fatal {
+		return cause, nil
+	}
+	cause := experiment.Cause{Class: "server_died", Message: fmt.Sprintf("server_died: the engine runs but does not answer any more: %v", mute)}
+	if last := p.lastLines(3); last != "" {
+		cause.Message += "; its last words: " + last
+	}
+	return cause, nil
+}
+
+func (p *process) running() bool {
 	select {
 	case <-p.exited:
-		return p.cause(), nil
+		return false
 	default:
-		return experiment.Cause{}, nil
+		return true
 	}
 }
 
