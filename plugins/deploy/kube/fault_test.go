@@ -113,9 +113,10 @@ func TestAServerThatIsNotReadyInTimeIsExplained(t *testing.T) {
 }
 
 func TestAHealthyEngineThatAnswersNothingIsNotReady(t *testing.T) {
+	t.Parallel() // it waits
 	w := newWorld(t)
 	in := w.deploy(w.plan(strings.Replace(simulated(), "--port=8000", "--port=8000, --fault-not-serving", 1)))
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, &experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 25*time.Second, &experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
 	defer cancel()
 	_, err := in.Ready(ctx)
 	require.ErrorContains(t, err, "time is up")
