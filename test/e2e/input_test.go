@@ -62,7 +62,7 @@ func TestAnExistingFileValidatesApartFromWhatIsNotYet(t *testing.T) {
 	assert.Equal(t, `warning: results: has no effect; results are kept in --state-dir
 error: testdata/auto-benchmark/config.yaml has these problems:
   strategy.algorithm: tpe: not yet; use grid, qmc or random
-  evaluator.type: genai-bench: not yet; use model or native
+  evaluator.type: genai-bench is not on the PATH: pip install genai-bench==0.0.5
 `, out.stderr)
 }
 

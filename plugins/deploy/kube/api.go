@@ -111,9 +111,9 @@ func failure(ctx context.Context, what string, err error) error {
 	switch {
 	case strings.Contains(text, "exceeded quota"):
 	case isAdmission(text), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
-		return &permanentError{failed, false}
+		return &permanentError{error: failed}
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-		return &permanentError{failed, true}
+		return &permanentError{error: failed, always: true}
 	}
 	return failed
 }
@@ -122,7 +122,18 @@ func failure(ctx context.Context, what string, err error) error {
 // is for its contents, other contents will get it, too.
 type permanentError struct {
 	error
-	always bool
+	always   bool
+	unserved bool // the namespace cannot have objects of this kind
+}
+
+// notServed is the failure of an object of such a kind.
+func notServed(format string, args ...any) error {
+	return &permanentError{error: fail(experiment.ClassConfig, format, args...), always: true, unserved: true}
+}
+
+func isNotServed(err error) bool {
+	var refused *permanentError
+	return errors.As(err, &refused) && refused.unserved
 }
 
 func (p *permanentError) Unwrap() error { return p.error }
@@ -178,11 +189,11 @@ func (d *Deployer) resource(u *unstructured.Unstructured) (*meta.RESTMapping, dy
 	mapping, err := d.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	switch {
 	case meta.IsNoMatchError(err):
-		return nil, nil, &permanentError{fail(experiment.ClassConfig, "%s: the cluster does not serve kind %s of %s", reference(u), u.GetKind(), u.GetAPIVersion()), true}
+		return nil, nil, notServed("%s: the cluster does not serve kind %s of %s", reference(u), u.GetKind(), u.GetAPIVersion())
 	case err != nil:
 		return nil, nil, err
 	case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
-		return nil, nil, &permanentError{fail(experiment.ClassConfig, "%s: a %s belongs to the whole cluster and cannot be a part of a trial; create it once and take it out of the template", reference(u), u.GetKind()), true}
+		return nil, nil, notServed("%s: a %s belongs to the whole cluster and cannot be a part of a trial; create it once and take it out of the template", reference(u), u.GetKind())
 	}
 	return mapping, d.Dynamic.Resource(mapping.Resource).Namespace(d.Namespace), nil
 }

@@ -79,6 +79,8 @@ func TestOnlyWhatMayHealIsTriedAgain(t *testing.T) {
 		{"quota, which still counts the trial before", slices.Repeat([]string{quota}, 2), 3, "", ""},
 		{"quota", slices.Repeat([]string{quota}, 99), 0, "quota", "create configmap/a: exceeded quota: q, requested: count/configmaps=1"},
 		{"admission", []string{refusalOf(400, "BadRequest", `admission webhook "p" denied the request: no`)}, 1, "config_error", `create configmap/a: admission webhook "p" denied the request: no`},
+		{"a method that the kind does not have", []string{refusalOf(405, "MethodNotAllowed", "the server does not allow this method")}, 1, "config_error", "create configmap/a: the server does not allow this method"},
+		{"too large", []string{refusalOf(413, "RequestEntityTooLarge", "limit is 3145728")}, 1, "config_error", "create configmap/a: limit is 3145728"},
 		{"invalid", []string{refusalOf(422, "Invalid", "data: Invalid value")}, 1, "config_error", "create configmap/a: data: Invalid value"},
 		{"credentials", []string{refusalOf(401, "Unauthorized", "Unauthorized")}, 1, "infra_error", "create configmap/a: the API server does not accept the credentials; log in again: Unauthorized"},
 		{"namespace", []string{refusalOf(404, "NotFound", `namespaces "bench" not found`)}, 1, "infra_error", `create configmap/a: the namespace does not exist: namespaces "bench" not found`},
@@ -101,6 +103,51 @@ func TestOnlyWhatMayHealIsTriedAgain(t *testing.T) {
 			assert.Equal(t, experiment.Cause{Class: c.class, Message: c.message}, failed.Cause)
 		})
 	}
+}
+
+func TestWhatIsRefusedForGoodEndsTheTemplate(t *testing.T) {
+	configMaps := schema.GroupResource{Resource: "configmaps"}
+	for name, c := range map[string]struct {
+		err             error
+		baseline, later string // classes
+	}{
+		"no right":     {apierrors.NewForbidden(configMaps, "a", errors.New("no")), "refused", "refused"},
+		"not found":    {apierrors.NewNotFound(configMaps, "a"), "refused", "refused"},
+		"no method":    {apierrors.NewMethodNotSupported(configMaps, "create"), "refused", "refused"},
+		"bad request":  {apierrors.NewBadRequest("no"), "refused", "config_error"},
+		"invalid":      {apierrors.NewInvalid(schema.GroupKind{Kind: "ConfigMap"}, "a", nil), "refused", "config_error"},
+		"too large":    {apierrors.NewRequestEntityTooLargeError("no"), "refused", "config_error"},
+		"quota":        {apierrors.NewForbidden(configMaps, "a", errors.New("exceeded quota: q")), "quota", "quota"},
+		"credentials":  {apierrors.NewUnauthorized("no"), "infra_error", "infra_error"},
+		"throttling":   {apierrors.NewTooManyRequestsError("no"), "infra_transient", "infra_transient"},
+		"server error": {apierrors.NewInternalError(errors.New("no")), "infra_transient", "infra_transient"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for index, class := range map[int]string{0: c.baseline, 3: c.later} {
+				var failed *experiment.Failure
+				require.ErrorAs(t, forGood(index, failure(t.Context(), "create", c.err)), &failed)
+				assert.Equal(t, class, failed.Class, "trial %d", index)
+			}
+		})
+	}
+}
+
+// A kind that the cluster does not tell of may well have objects, when it is only
+// that this user may not ask.
+func TestWhatCannotBeLookedUpIsNotTakenForDeleted(t *testing.T) {
+	d, _ := serverThat(t)
+	objects, err := parse([]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"))
+	require.NoError(t, err)
+	d.Mapper = forbiddenMapper{d.Mapper}
+	require.ErrorContains(t, d.delete(t.Context(), objects[0]), "forbidden")
+	d.Mapper = meta.NewDefaultRESTMapper(nil)
+	require.NoError(t, d.delete(t.Context(), objects[0]), "a kind that is not served")
+}
+
+type forbiddenMapper struct{ meta.RESTMapper }
+
+func (forbiddenMapper) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
+	return nil, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no discovery"))
 }
 
 func TestARetryEndsWithItsContext(t *testing.T) {

@@ -52,7 +52,7 @@ func (d *Deployer) deleteAll(ctx context.Context, objects []*unstructured.Unstru
 
 func (d *Deployer) delete(ctx context.Context, u *unstructured.Unstructured) error {
 	_, resource, err := d.mapped(ctx, u)
-	if errors.As(err, new(*permanentError)) {
+	if isNotServed(err) {
 		return nil // what the cluster does not serve was never created
 	}
 	if err != nil {

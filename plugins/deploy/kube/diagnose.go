@@ -4,6 +4,7 @@ package kube
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -238,14 +239,12 @@ func (p podState) waits(s corev1.ContainerStatus, waiting *corev1.ContainerState
 		return found(true, classImage, "%s", where), true
 	case waiting.Reason == "CreateContainerConfigError":
 		return found(true, experiment.ClassConfig, "%s", where), true
+	case (waiting.Reason == "RunContainerError" || waiting.Reason == "CreateContainerError") && notInImage(waiting.Message):
+		return found(true, experiment.ClassConfig, "%s", where), true
 	case waiting.Reason == "RunContainerError":
-		class := experiment.ClassInfra
-		if notInImage(waiting.Message) {
-			class = experiment.ClassConfig
-		}
-		return found(int(s.RestartCount) > l.MaxRestarts || class == experiment.ClassConfig, class, "%s", where), true
+		return found(int(s.RestartCount) > l.MaxRestarts, experiment.ClassInfra, "%s", where), true
 	case waiting.Reason == "CreateContainerError":
-		return after(p.stuckSince(s.Name, now), l.ImagePull, now, experiment.ClassConfig, "%s", where), true
+		return after(p.stuckSince(s.Name, now), l.ImagePull, now, experiment.ClassInfra, "%s", where), true
 	case isStuck(waiting.Reason):
 		if detail := lastEvent(events, p.Name, "Failed", "Failed to pull image"); detail != "" && !strings.Contains(where, detail) {
 			where += "; " + detail
@@ -352,15 +351,12 @@ func neverRan(end *corev1.ContainerStateTerminated) bool {
 	return end.ExitCode == 128 && strings.Contains(end.Message, "failed to create")
 }
 
-// notInImage tells that the command itself is at fault.
-func notInImage(message string) bool {
-	for _, text := range []string{"executable file not found", "no such file or directory", "permission denied", "is a directory", "exec format error"} {
-		if strings.Contains(message, text) {
-			return true
-		}
-	}
-	return false
-}
+// notInImage tells that the command itself is at fault. Devices and mounts that
+// are missing give the same words, and are not the template's.
+func notInImage(message string) bool { return badCommand.MatchString(message) }
+
+var badCommand = regexp.MustCompile(`exec:? "?[^" ]+"?: (stat [^ ]+: )?` +
+	`(executable file not found|no such file or directory|permission denied|is a directory|exec format error)`)
 
 // quote names the container whose log told the cause.
 func (p podState) quote(s corev1.ContainerStatus, cause experiment.Cause, how string) experiment.Cause {

@@ -136,6 +136,34 @@ func TestAnEngineThatHangsAfterAFatalMessageIsHeard(t *testing.T) {
 	assert.Contains(t, cause.Message, "unrecognized arguments: --foo")
 }
 
+// K15: an engine can be healthy and answer nothing.
+func TestAnEngineThatRunsAndAnswersNoMoreHasDied(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.deploy(w.plan(strings.Replace(simulated(), "--port=8000", "--port=8000, --fault-hang-after=1", 1))) // the probe is the first request
+	_, err := in.Ready(t.Context())
+	require.NoError(t, err)
+	cause, err := in.Diagnose(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "server_died", cause.Class)
+	assert.Contains(t, cause.Message, "the engine no longer answers after the load: ")
+}
+
+// K19: the log of before a restart is there for one container and not for another.
+func TestOfTwoContainersTheLogsOfBothAreSaved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	manifest := strings.Replace(simulated(fault("crashloop", "log", "no such thing")...), "      - name: engine", `      - {name: proxy, image: "registry.example/proxy:1", command: [sh, -c, "echo proxying; exec sleep 3600"]}
+      - name: engine`, 1)
+	in := w.deploy(w.plan(manifest))
+	cause := w.failure(in)
+	assert.Equal(t, "server_died", cause.Class, cause.Message)
+	assert.Contains(t, cause.Message, "container engine of pod ")
+	assert.Contains(t, read(t, in, "*engine*before-restart-1.log"), "no such thing")
+	assert.Contains(t, read(t, in, "*proxy*.log"), "proxying")
+	assert.Empty(t, read(t, in, "*proxy*before-restart*.log"))
+}
+
 func TestARestartUnderLoadVoidsTheMeasurement(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault []string

@@ -134,6 +134,48 @@ func TestAKeptWorkloadStaysUntilItIsPurged(t *testing.T) {
 	assert.Empty(t, w.left())
 }
 
+// A run with a kept workload is killed in another trial, and resumed.
+func TestSweepTellsKeptTrialsFromKilledOnes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	plan := w.plan(simulated())
+	w.Templates = map[string][]byte{"small": plan.Manifest}
+	_, err := w.deploy(plan).Keep(t.Context())
+	require.NoError(t, err)
+	killed := plan
+	killed.Name, killed.Index = experiment.WorkloadName(w.Experiment, "small", 1), 1
+	w.deploy(killed).release()
+	require.NoError(t, w.Sweep(t.Context()))
+	pods, err := w.bed.Core.Pods(w.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, pods.Items, 1)
+	assert.Equal(t, plan.Name, pods.Items[0].Labels[LabelTrial])
+	require.NoError(t, w.Purge(t.Context()))
+	assert.Empty(t, w.left())
+}
+
+// K16: what the user's names may be, and what a controller makes of them, differ.
+func TestTheLongestNamesAndNamesThatBeginWithADigitServe(t *testing.T) {
+	long := strings.Repeat("x", maxLabel)
+	for name, manifest := range map[string]string{
+		"long":  strings.NewReplacer("llm-pods", long, "name: llm}", "name: y"+long[1:]+"}").Replace(templates["StatefulSet"]),
+		"digit": strings.NewReplacer("llm-pods", "70b-pods", "name: llm}", "name: 70b-llm}").Replace(templates["StatefulSet"]),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.Experiment = "70b-" + long[4:]
+			plan := w.plan(strings.Replace(manifest, "replicas: 2", "replicas: 1", 1))
+			plan.Name = experiment.WorkloadName(w.Experiment, long, 123)
+			in := w.deploy(plan)
+			_, err := in.Ready(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, in.Delete(t.Context()))
+			assert.Empty(t, w.left())
+		})
+	}
+}
+
 func TestInterruptedAnywhereNothingStays(t *testing.T) {
 	stop := errors.New("interrupted")
 	t.Run("while it is created", func(t *testing.T) {

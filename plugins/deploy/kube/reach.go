@@ -52,7 +52,7 @@ func isLeader(pod *corev1.Pod) bool {
 type endpoint struct {
 	pods    []*corev1.Pod
 	port    int
-	service string // host and port of a Service in front of them; may be empty
+	service string // host and port of a Service with an address in front of them; may be empty
 }
 
 // serving finds the pods that answer, and their port: those behind the
@@ -166,6 +166,10 @@ func (t *trial) behindService(pods []*corev1.Pod, namespace string) (endpoint, b
 			continue
 		}
 		port, target := t.ports(s, own[0])
+		if s.Spec.ClusterIP == corev1.ClusterIPNone {
+			// Its name leads to one of the pods, on their own port.
+			return endpoint{pods: own, port: target}, true
+		}
 		return endpoint{pods: own, port: target, service: net.JoinHostPort(s.Name+"."+namespace+".svc", strconv.Itoa(port))}, true
 	}
 	return endpoint{}, false

@@ -75,6 +75,10 @@ spec:
 		{"a container's port", noPort(service("{selector: {app: llm}, ports: [{port: 80, targetPort: 9}]}")), "spec.template", []map[string]string{{"name": "a"}}, []string{"a"}, 8000, name + ".bench.svc:80"},
 		{"a Service's port", undeclared(service("{selector: {app: llm}, ports: [{port: 80, targetPort: 7777}]}")), "spec.template", []map[string]string{{"name": "a"}}, []string{"a"}, 7777, name + ".bench.svc:80"},
 		{"the engine's own port", undeclared(deployment), "spec.template", []map[string]string{{"name": "a"}}, []string{"a"}, 8000, ""},
+		{"pods behind a headless Service, whose port is not theirs", service("{clusterIP: None, selector: {app: llm}, ports: [{port: 80, targetPort: 8000}]}"), "spec.template", []map[string]string{{"name": "a"}, {"name": "b"}}, []string{"a", "b"}, 8000, ""},
+		{"a StatefulSet's headless Service", templates["StatefulSet"], "spec.template", []map[string]string{{"name": "0"}, {"name": "1"}}, []string{"0", "1"}, 8000, ""},
+		{"a Service with an address before a headless one", templates["StatefulSet"] + "---\napiVersion: v1\nkind: Service\nmetadata: {name: front}\nspec: {selector: {app: llm}, ports: [{port: 80, targetPort: 8000}]}\n", "spec.template", []map[string]string{{"name": "0"}, {"name": "1"}}, []string{"0", "1"}, 8000, name + "-front.bench.svc:80"},
+		{"a Pod", templates["Pod"], "", []map[string]string{{"name": "a"}}, []string{"a"}, 8000, ""},
 		{"a role that passes requests on", group, "spec.roles[0].standalonePattern.template", []map[string]string{
 			{"name": "my-router-0", role: "my-router"}, {"name": "prefill-0-0", role: "prefill", rank: "0"}}, []string{"my-router-0"}, 9000, ""},
 		{"the leader of the first role", group, "spec.roles[1].leaderWorkerPattern.template", []map[string]string{

@@ -4,15 +4,12 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"github.com/llmctl/llmctl/experiment"
 )
 
 // Sweep removes what an earlier run of this experiment left behind, and returns
@@ -30,8 +27,7 @@ func (d *Deployer) sweep(ctx context.Context, all bool) error {
 	var left []*unstructured.Unstructured
 	for _, u := range kinds {
 		found, err := d.marked(ctx, u)
-		var unknown *experiment.Failure
-		if errors.As(err, &unknown) && unknown.Class == experiment.ClassConfig {
+		if isNotServed(err) {
 			continue // a kind that the cluster does not serve has no objects
 		} else if err != nil {
 			return fmt.Errorf("list what is left of the experiment: %w", err)

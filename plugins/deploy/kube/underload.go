@@ -4,7 +4,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -18,9 +17,8 @@ import (
 	"github.com/llmctl/llmctl/experiment"
 )
 
-// afterLoadProbe is how long an engine may take to answer after its load before
-// its log is looked at.
-const afterLoadProbe = 5 * time.Second
+// afterLoadProbe is how long an engine may take to answer one token after its load.
+const afterLoadProbe = 10 * time.Second
 
 // statusLag is how long a cluster may take to tell of a container's end.
 const statusLag = 3 * time.Second
@@ -155,8 +153,8 @@ func (in *instance) mute(ctx context.Context, s snapshot, err error) experiment.
 			}
 		}
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return experiment.Cause{} // it may only be slow
+	if ctx.Err() != nil {
+		return experiment.Cause{}
 	}
 	return found(true, classDied, "the engine no longer answers after the load: %v", err).Cause
 }
