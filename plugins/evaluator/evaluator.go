@@ -143,12 +143,13 @@ func (s *settings) scenario(kind string, scenario experiment.Scenario, problem f
 		if s.workload, err = loadgen.ParseWorkload(scenario.Workload); err != nil {
 			problem("scenario.workload", "%s", strings.TrimPrefix(err.Error(), "workload "))
 		}
-		for key, given := range map[string]bool{"datasetPath": s.dataset != nil, "conversationReplay": s.conversations != nil} {
-			if given {
-				problem("evaluator.config."+key, "has no effect with scenario.workload %s; the workload must be %s", scenario.Workload,
-					map[string]string{"datasetPath": datasetWorkload, "conversationReplay": conversationWorkload}[key])
-			}
-		}
+	}
+	const idle = "has no effect unless scenario.workload is %s"
+	if s.dataset != nil && scenario.Workload != datasetWorkload {
+		problem("evaluator.config.datasetPath", idle, datasetWorkload)
+	}
+	if s.conversations != nil && scenario.Workload != conversationWorkload {
+		problem("evaluator.config.conversationReplay", idle, conversationWorkload)
 	}
 	rated := ratedLoad(scenario)
 	switch {

@@ -182,7 +182,20 @@ func TestSettingsAreCheckedByName(t *testing.T) {
 		"evaluator.config.apiType: must be completions or chat, is grpc":               func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"apiType": "grpc"} },
 		"evaluator.config.requestTimeout: must be a duration such as 90s, is 90":       func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"requestTimeout": 90} },
 		"evaluator.config.warmupRequests: must be a whole number of at least 0, is -1": func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"warmupRequests": -1} },
-		"scenario.workload: \"normal(512)\"":                                           func(s *experiment.Spec) { s.Scenario.Workload = "normal(512)" },
+		"evaluator.config.conversationReplay: has no effect unless scenario.workload is conversation_replay": func(s *experiment.Spec) {
+			s.Evaluator.Config = map[string]any{"conversationReplay": map[string]any{"numConversations": 1, "inputTokensPerTurn": 1, "outputTokensPerTurn": 1}}
+		},
+		"evaluator.config.datasetPath: is required by evaluator native": func(s *experiment.Spec) { s.Scenario.Workload = "dataset" },
+		"evaluator.config.conversationReplay: numConversations: is required": func(s *experiment.Spec) {
+			s.Scenario.Workload = "conversation_replay"
+			s.Evaluator.Config = map[string]any{"conversationReplay": map[string]any{"inputTokensPerTurn": 1, "outputTokensPerTurn": 1}}
+		},
+		"evaluator.config.warmup: ratio must be in [0, 1), is 2":              func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"warmup": map[string]any{"ratio": 2}} },
+		"evaluator.config.command: is not for evaluator native, but for exec": func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"command": []any{"x"}} },
+		"scenario.arrival: \"sometimes\": want constant": func(s *experiment.Spec) {
+			s.Scenario.Concurrency, s.Scenario.Rate, s.Scenario.Arrival = 0, 1, "sometimes"
+		},
+		"scenario.workload: \"normal(512)\"": func(s *experiment.Spec) { s.Scenario.Workload = "normal(512)" },
 	} {
 		problems := Check(spec(change), env)
 		require.Len(t, problems, 1)
