@@ -20,7 +20,6 @@ import (
 
 	"github.com/llmctl/llmctl/cmd/autobench"
 	"github.com/llmctl/llmctl/experiment"
-	"github.com/llmctl/llmctl/plugins/evaluator"
 	"github.com/llmctl/llmctl/printers"
 )
 
@@ -66,11 +65,6 @@ func benchCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	return c
 }
 
-// environment is what the evaluator takes from this process.
-func environment() evaluator.Environment {
-	return evaluator.Environment{Getenv: os.Getenv, Environ: os.Environ()}
-}
-
 func (b *benchOptions) run(ctx context.Context) (err error) {
 	if b.url == "" {
 		return autobench.Usagef("--url is required: the address of the server, such as http://localhost:8000")
@@ -79,11 +73,7 @@ func (b *benchOptions) run(ctx context.Context) (err error) {
 	if err != nil {
 		return autobench.Usagef("%v", err)
 	}
-	spec, err := b.spec()
-	if err != nil {
-		return err
-	}
-	measure, err := evaluator.New(spec, environment())
+	spec, plan, err := b.load()
 	if err != nil {
 		return err
 	}
@@ -94,12 +84,12 @@ func (b *benchOptions) run(ctx context.Context) (err error) {
 	defer done()
 	target := experiment.Target{BaseURL: strings.TrimSuffix(strings.TrimRight(b.url, "/"), "/v1"), Model: b.model}
 	if target.Model == "" {
-		if target.Model, err = evaluator.FirstModel(ctx, spec, environment(), target.BaseURL); err != nil {
+		if target.Model, err = plan.FirstModel(ctx, target.BaseURL); err != nil {
 			return err
 		}
 	}
 	started := time.Now()
-	m, err := measure.Evaluate(ctx, target, experiment.Traffic{
+	m, err := plan.Evaluator.Evaluate(ctx, target, experiment.Traffic{
 		Scenario: spec.Scenario, Objectives: spec.Objectives, Seed: b.seed, Log: log, Requests: b.openRecords(),
 	})
 	done()
@@ -117,11 +107,7 @@ func (b *benchOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	if len(result.Violations) > 0 {
-		reasons := make([]string, len(result.Violations))
-		for i, v := range result.Violations {
-			reasons[i] = v.String()
-		}
-		return fmt.Errorf("%w: %s", errMissed, strings.Join(reasons, "; "))
+		return fmt.Errorf("%w: %s", errMissed, printers.Violations(result.Violations))
 	}
 	return nil
 }

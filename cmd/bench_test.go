@@ -4,10 +4,8 @@ package cmd
 
 import (
 	"bytes"
-	"context"
 	"encoding/csv"
 	"encoding/json"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,20 +16,13 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/llmctl/llmctl/plugins/simulator"
+	"github.com/llmctl/llmctl/plugins/simulator/simulatortest"
 )
 
 // engine runs a simulated engine, very fast, until the test ends.
 func engine(t *testing.T) (url string) {
 	t.Helper()
-	server, err := simulator.New(simulator.DefaultConfig(), simulator.Options{ServedModelNames: []string{"m"}, TimeScale: 50})
-	require.NoError(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(ctx, listener) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
-	return "http://" + listener.Addr().String()
+	return simulatortest.Start(t, simulator.DefaultConfig(), simulator.Options{ServedModelNames: []string{"m"}, TimeScale: 50})
 }
 
 func bench(t *testing.T, args ...string) (code int, stdout, stderr string) {

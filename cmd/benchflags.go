@@ -54,19 +54,59 @@ func (b *benchOptions) addFlags(f *pflag.FlagSet) {
 
 // Flags that are keys of the experiment file, by the section they stand in.
 var (
-	scenarioFlags = []string{"workload", "concurrency", "concurrency-sweep", "rate", "rate-sweep", "arrival", "ramp-up", "trace",
-		"max-requests", "min-requests", "duration", "stop-when-decided"}
-	evaluatorFlags = []string{"api-type", "api-key", "dataset-path", "warmup-requests", "request-timeout", "allow-short-output",
-		"insecure-skip-tls-verify", "certificate-authority"}
+	scenarioKeys = map[string]string{
+		"workload": "workload", "concurrency": "concurrency", "concurrency-sweep": "concurrencySweep",
+		"rate": "rate", "rate-sweep": "rateSweep", "arrival": "arrival", "ramp-up": "rampUp", "trace": "trace",
+		"max-requests": "maxRequests", "min-requests": "minRequests", "duration": "duration",
+		"stop-when-decided": "stopWhenDecided",
+	}
+	evaluatorKeys = map[string]string{
+		"api-type": "apiType", "api-key": "apiKey", "dataset-path": "datasetPath", "warmup-requests": "warmupRequests",
+		"request-timeout": "requestTimeout", "allow-short-output": "allowShortOutput",
+		"insecure-skip-tls-verify": "insecureSkipTLSVerify", "certificate-authority": "certificateAuthority",
+	}
+	// Those that have a form of their own.
+	otherKeys = map[string]string{"max-load": "maxLoad", "conversation-replay": "conversationReplay"}
 )
 
-// spec reads the flags as the load of an experiment.
-func (b *benchOptions) spec() (*experiment.Spec, error) {
-	scenario, err := b.keys(scenarioFlags)
+// load reads the flags as the load of an experiment, and how to measure it.
+func (b *benchOptions) load() (*experiment.Spec, *evaluator.Plan, error) {
+	file, err := b.file()
+	if err != nil {
+		return nil, nil, err
+	}
+	spec, err := experiment.ReadLoad(file, ".")
+	var found []experiment.Problem
+	var problems *experiment.Problems
+	switch {
+	case errors.As(err, &problems):
+		found = problems.List
+	case err != nil:
+		return nil, nil, err
+	}
+	plan, more := evaluator.Read(spec, autobench.Environment())
+	for _, p := range more {
+		if !slices.ContainsFunc(found, func(q experiment.Problem) bool { return q.Path == p.Path }) {
+			found = append(found, p)
+		}
+	}
+	if len(found) == 0 {
+		return spec, plan, nil
+	}
+	lines := make([]string, len(found))
+	for i, p := range found {
+		lines[i] = flagWords(p.String())
+	}
+	return nil, nil, autobench.Usagef("%s", strings.Join(lines, "\n  "))
+}
+
+// file is the flags as an experiment file has them.
+func (b *benchOptions) file() ([]byte, error) {
+	scenario, err := b.keys(scenarioKeys)
 	if err != nil {
 		return nil, err
 	}
-	config, err := b.keys(evaluatorFlags)
+	config, err := b.keys(evaluatorKeys)
 	if err != nil {
 		return nil, err
 	}
@@ -98,40 +138,15 @@ func (b *benchOptions) spec() (*experiment.Spec, error) {
 		}
 		bounds[key] = limit
 	}
-	file, err := yaml.Marshal(map[string]any{
+	return yaml.Marshal(map[string]any{
 		"scenario": scenario, "objectives": map[string]any{"sla": bounds}, "evaluator": map[string]any{"type": "native", "config": config},
 	})
-	if err != nil {
-		return nil, err
-	}
-	spec, err := experiment.ReadLoad(file, ".")
-	var found []experiment.Problem
-	var problems *experiment.Problems
-	switch {
-	case errors.As(err, &problems):
-		found = problems.List
-	case err != nil:
-		return nil, err
-	}
-	for _, p := range evaluator.Check(spec, environment()) {
-		if !slices.ContainsFunc(found, func(q experiment.Problem) bool { return q.Path == p.Path }) {
-			found = append(found, p)
-		}
-	}
-	if len(found) == 0 {
-		return spec, nil
-	}
-	lines := make([]string, len(found))
-	for i, p := range found {
-		lines[i] = flagWords(p.String())
-	}
-	return nil, autobench.Usagef("%s", strings.Join(lines, "\n  "))
 }
 
-// keys are the flags that were given, under the names of the experiment file.
-func (b *benchOptions) keys(names []string) (map[string]any, error) {
+// keys are the flags that were given, under their names in the experiment file.
+func (b *benchOptions) keys(names map[string]string) (map[string]any, error) {
 	keys := map[string]any{}
-	for _, name := range names {
+	for name, key := range names {
 		flag := b.flags.Lookup(name)
 		if !flag.Changed {
 			continue
@@ -153,7 +168,7 @@ func (b *benchOptions) keys(names []string) (map[string]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		keys[camel(name)] = value
+		keys[key] = value
 	}
 	return keys, nil
 }
@@ -170,25 +185,22 @@ func parseMaxLoad(text string) (map[string]any, error) {
 	return nil, autobench.Usagef("--max-load %s: must be concurrency:MIN:MAX or rate:MIN:MAX", text)
 }
 
-var dashed = regexp.MustCompile(`-[a-z]`)
-
-// camel turns a flag's name into that of a key. An abbreviation stays one: TLS.
-func camel(flag string) string {
-	flag = strings.ReplaceAll(flag, "-tls-", "-TLS-")
-	return dashed.ReplaceAllStringFunc(strings.ReplaceAll(flag, "-TLS-", "TLS-"), func(s string) string { return strings.ToUpper(s[1:]) })
-}
-
 var (
 	keyPath  = regexp.MustCompile(`\b(scenario|evaluator\.config)\.([A-Za-z]+)`)
 	boundKey = regexp.MustCompile(`\bobjectives\.sla\.`)
-	humps    = regexp.MustCompile(`([a-z])([A-Z]+)`)
 )
 
 // flagWords says in flags what a problem says in keys.
 func flagWords(text string) string {
 	text = boundKey.ReplaceAllString(text, "--sla ")
 	return keyPath.ReplaceAllStringFunc(text, func(path string) string {
-		key := path[strings.LastIndex(path, ".")+1:]
-		return "--" + strings.ToLower(humps.ReplaceAllString(strings.ReplaceAll(key, "TLS", "Tls"), "$1-$2"))
+		for _, keys := range []map[string]string{scenarioKeys, evaluatorKeys, otherKeys} {
+			for flag, key := range keys {
+				if strings.HasSuffix(path, "."+key) {
+					return "--" + flag
+				}
+			}
+		}
+		return path
 	})
 }

@@ -165,18 +165,25 @@ func TestLoadRefusesWhatIsNotOneDocument(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// The stored form of a loaded experiment loads again to the same experiment.
-func TestSpecSurvivesItsOwnForm(t *testing.T) {
-	text := strings.Replace(validFile, "strategy: {", "excludeDefaultRoles: [router]\nconstraints: ['maxNumSeqs < 200']\nevaluator: {type: native, config: {apiType: chat}}\n"+
-		"strategy: {seed: 18446744073709551615, timeout: 90m, earlyTermination: {minTrials: 2, maxSLAFailureRate: 0.5}, ", 1)
+// storeAndLoad loads an experiment, and its stored form in the same place.
+func storeAndLoad(t *testing.T, text string) (first, second *Spec) {
+	t.Helper()
 	path := write(t, text)
 	first, err := Load(path)
 	require.NoError(t, err)
 	stored, err := yaml.Marshal(first)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, stored, 0o600))
-	second, err := Load(path)
+	second, err = Load(path)
 	require.NoError(t, err, "%s", stored)
+	return first, second
+}
+
+// The stored form of a loaded experiment loads again to the same experiment.
+func TestSpecSurvivesItsOwnForm(t *testing.T) {
+	text := strings.Replace(validFile, "strategy: {", "excludeDefaultRoles: [router]\nconstraints: ['maxNumSeqs < 200']\nevaluator: {type: native, config: {apiType: chat}}\n"+
+		"strategy: {seed: 18446744073709551615, timeout: 90m, earlyTermination: {minTrials: 2, maxSLAFailureRate: 0.5}, ", 1)
+	first, second := storeAndLoad(t, text)
 	changes, err := Changed(first, second)
 	require.NoError(t, err)
 	assert.Empty(t, changes)
@@ -195,14 +202,7 @@ func TestEveryLoadShapeSurvivesItsStoredForm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			head, tail, _ := strings.Cut(validFile, "scenario:")
 			_, tail, _ = strings.Cut(tail, "objectives:")
-			path := write(t, head+"scenario: "+load+"\nobjectives:"+tail)
-			first, err := Load(path)
-			require.NoError(t, err)
-			stored, err := yaml.Marshal(first)
-			require.NoError(t, err)
-			require.NoError(t, os.WriteFile(path, stored, 0o600))
-			second, err := Load(path)
-			require.NoError(t, err, "%s", stored)
+			first, second := storeAndLoad(t, head+"scenario: "+load+"\nobjectives:"+tail)
 			assert.Equal(t, first.Scenario, second.Scenario)
 		})
 	}

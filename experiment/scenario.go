@@ -109,19 +109,24 @@ func (r *reader) load(s *Scenario) {
 			given = append(given, "scenario."+load.key)
 		}
 	}
-	switch open := s.Rate > 0 || len(s.RateSweep) > 0 || s.MaxLoad != nil && s.MaxLoad.Of == LoadRate; {
+	switch rated := s.Rated(); {
 	case len(given) == 0:
 		r.missing("scenario.concurrency", "the number of requests in flight (or a rate, rateSweep, concurrencySweep, maxLoad or trace)")
 	case len(given) > 1:
 		r.problem("scenario", "%s exclude each other: each says how much load there is", strings.Join(given, " and "))
-	case s.Arrival != "" && !open:
+	case s.Arrival != "" && !rated:
 		r.problem("scenario.arrival", "goes with scenario.rate, rateSweep or maxLoad of rate")
-	case s.RampUp > 0 && !open:
+	case s.RampUp > 0 && !rated:
 		r.problem("scenario.rampUp", "goes with scenario.rate, rateSweep or maxLoad of rate")
 	}
 	if s.Duration == 0 && s.MaxRequests == 0 && s.Trace == "" {
 		s.MaxRequests = s.defaultRequests()
 	}
+}
+
+// Rated tells whether requests are sent at a rate, whatever the server does.
+func (s *Scenario) Rated() bool {
+	return s.Rate > 0 || len(s.RateSweep) > 0 || s.MaxLoad != nil && s.MaxLoad.Of == LoadRate
 }
 
 // defaultRequests are ten waves of the largest level, or a minute of the highest rate.

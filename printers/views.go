@@ -249,8 +249,13 @@ func Why(t *experiment.Trial) string {
 	if t.Error != "" {
 		return t.Error
 	}
-	reasons := make([]string, len(t.Violations))
-	for i, v := range t.Violations {
+	return Violations(t.Violations)
+}
+
+// Violations are missed bounds on one line.
+func Violations(list []experiment.Violation) string {
+	reasons := make([]string, len(list))
+	for i, v := range list {
 		reasons[i] = v.String()
 	}
 	return strings.Join(reasons, "; ")

@@ -13,7 +13,6 @@ import (
 
 	"github.com/llmctl/llmctl/experiment"
 	"github.com/llmctl/llmctl/plugins/deploy/kube"
-	"github.com/llmctl/llmctl/plugins/evaluator"
 )
 
 // cluster builds the deployer of trials in the cluster and namespace that the
@@ -38,7 +37,6 @@ func (o *options) cluster(s *setup, id string) (*kube.Deployer, error) {
 	d.Engine, d.Options = s.engine, s.options
 	d.Experiment, d.ID, d.Execution = s.spec.Name, id, s.spec.Execution
 	d.InCluster = inCluster(config)
-	d.APIKey = evaluator.APIKey(s.spec, environment())
 	d.Warn = o.warn
 	d.Templates = map[string][]byte{}
 	for _, t := range s.spec.Templates {

@@ -19,13 +19,12 @@ import (
 
 // setup is an experiment with the plugins that it names.
 type setup struct {
-	spec      *experiment.Spec
-	engine    *engine.Engine
-	options   engine.Options
-	searcher  experiment.Searcher
-	evaluator experiment.Evaluator
-	warnings  []string
-	largest   int // tokens of the largest request; 0: not known
+	spec     *experiment.Spec
+	engine   *engine.Engine
+	options  engine.Options
+	searcher experiment.Searcher
+	plan     *evaluator.Plan
+	warnings []string
 }
 
 // load reads an experiment file and builds its plugins; every problem of the
@@ -45,8 +44,8 @@ func (o *options) load(path string) (*setup, error) {
 		}
 	}
 	found = append(found, search.Check(spec)...)
-	found = append(found, evaluator.Check(spec, environment())...)
-	s.largest = evaluator.Largest(spec, environment())
+	plan, more := evaluator.Read(spec, Environment())
+	s.plan, found = plan, append(found, more...)
 	if spec.Backend != "" {
 		s.engine, err = engine.Load(spec.Backend, o.engineDirs...)
 		add("backend", err)
@@ -62,10 +61,7 @@ func (o *options) load(path string) (*setup, error) {
 	if len(found) > 0 {
 		return s, &experiment.Problems{File: path, List: found}
 	}
-	if s.searcher, err = search.New(spec); err != nil {
-		return nil, err
-	}
-	s.evaluator, err = evaluator.New(spec, environment())
+	s.searcher, err = search.New(spec)
 	return s, err
 }
 
@@ -107,15 +103,15 @@ func (s *setup) fits(manifest []byte) error {
 		if err != nil {
 			return err
 		}
-		if limit > 0 && s.largest > limit {
-			return fmt.Errorf("container %q: requests have up to %d tokens, prompt and answer together, but the engine's context is limited to %d", c.Name, s.largest, limit)
+		if limit > 0 && s.plan.Largest > limit {
+			return fmt.Errorf("container %q: requests have up to %d tokens, prompt and answer together, but the engine's context is limited to %d", c.Name, s.plan.Largest, limit)
 		}
 	}
 	return nil
 }
 
-// environment is what evaluators take from this process.
-func environment() evaluator.Environment {
+// Environment is what evaluators take from this process.
+func Environment() evaluator.Environment {
 	return evaluator.Environment{Getenv: os.Getenv, Environ: os.Environ()}
 }
 
@@ -140,7 +136,7 @@ func (s *setup) local(records string) *local.Deployer {
 	}
 	return &local.Deployer{
 		Engine: s.engine, Options: s.options, Guard: []string{self, GuardCommand}, Self: self,
-		Records: records, Environ: os.Environ(), APIKey: evaluator.APIKey(s.spec, environment()),
+		Records: records, Environ: os.Environ(), APIKey: s.plan.APIKey,
 	}
 }
 
@@ -153,7 +149,12 @@ func (o *options) deployer(s *setup, dir *state.Dir) (experiment.Deployer, error
 	if err != nil {
 		return nil, err
 	}
-	return o.cluster(s, id)
+	d, err := o.cluster(s, id)
+	if err != nil {
+		return nil, err
+	}
+	d.APIKey = s.plan.APIKey
+	return d, nil
 }
 
 // runner puts the loop of an experiment together; dir must be locked.
@@ -163,7 +164,7 @@ func (o *options) runner(s *setup, dir *state.Dir, report func(experiment.Event)
 		return nil, err
 	}
 	return &experiment.Runner{
-		Spec: s.spec, Searcher: s.searcher, Evaluator: s.evaluator, Store: dir, Deployer: deployer,
+		Spec: s.spec, Searcher: s.searcher, Evaluator: s.plan.Evaluator, Store: dir, Deployer: deployer,
 		Render: func(t experiment.Template, p experiment.Params) ([]byte, error) {
 			manifest, err := s.engine.Render(t.Source, p, s.options)
 			if err != nil {

@@ -5,7 +5,6 @@ package evaluator
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,45 +38,37 @@ type Environment struct {
 // Names lists the evaluators, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(evaluators)) }
 
-// New makes the evaluator that the experiment names. Its error is the first
-// thing that Check finds.
-func New(s *experiment.Spec, env Environment) (experiment.Evaluator, error) {
+// Plan is how an experiment is measured.
+type Plan struct {
+	// Evaluator is the one that the experiment names; nil where there are problems.
+	Evaluator experiment.Evaluator
+	// APIKey is the key that evaluator.config.apiKey refers to, or "".
+	APIKey string
+	// Largest is the largest number of tokens, prompt and answer together, that one
+	// request can have; 0 where that is not known in advance.
+	Largest int
+
+	settings settings
+}
+
+// Read reads the evaluator's settings and the workload, which is the evaluators'
+// to read, with the files that they name, and says what is wrong with them.
+func Read(s *experiment.Spec, env Environment) (*Plan, []experiment.Problem) {
 	settings, problems := read(s, env)
+	plan := &Plan{APIKey: settings.apiKey, settings: settings}
 	if len(problems) > 0 {
-		return nil, errors.New(problems[0].String())
-	}
-	e := evaluators[s.Evaluator.Type](settings)
-	switch {
-	case s.Scenario.MaxLoad != nil:
-		e = maxLoad{e}
-	case len(s.Scenario.ConcurrencySweep) > 0 || len(s.Scenario.RateSweep) > 0:
-		e = sweep{e}
-	}
-	return e, nil
-}
-
-// Check says what is wrong with the evaluator's settings and with the workload,
-// which is the evaluators' to read.
-func Check(s *experiment.Spec, env Environment) []experiment.Problem {
-	_, problems := read(s, env)
-	return problems
-}
-
-// APIKey is the key that evaluator.config.apiKey refers to, or "".
-func APIKey(s *experiment.Spec, env Environment) string {
-	settings, _ := read(s, env)
-	return settings.apiKey
-}
-
-// Largest is the largest number of tokens, prompt and answer together, that one
-// request of the experiment can have; 0 where that is not known in advance.
-func Largest(s *experiment.Spec, env Environment) int {
-	settings, problems := read(s, env)
-	if len(problems) > 0 {
-		return 0
+		return plan, problems
 	}
 	input, output := settings.load(experiment.Traffic{}).Largest()
-	return input + output
+	plan.Largest = input + output
+	plan.Evaluator = evaluators[s.Evaluator.Type](settings)
+	switch {
+	case s.Scenario.MaxLoad != nil:
+		plan.Evaluator = maxLoad{plan.Evaluator}
+	case len(s.Scenario.ConcurrencySweep) > 0 || len(s.Scenario.RateSweep) > 0:
+		plan.Evaluator = sweep{plan.Evaluator}
+	}
+	return plan, nil
 }
 
 // read checks and types evaluator.config and the scenario's own words.
@@ -151,7 +142,7 @@ func (s *settings) scenario(kind string, scenario experiment.Scenario, problem f
 	if s.conversations != nil && scenario.Workload != conversationWorkload {
 		problem("evaluator.config.conversationReplay", idle, conversationWorkload)
 	}
-	rated := ratedLoad(scenario)
+	rated := scenario.Rated()
 	switch {
 	case rated && (kind == typeModel || kind == typeGenAI):
 		problem("scenario.rate", "is not for evaluator %s, which knows a concurrency only", kind)
@@ -173,9 +164,4 @@ func (s *settings) scenario(kind string, scenario experiment.Scenario, problem f
 			problem("evaluator.type", "%v", err)
 		}
 	}
-}
-
-// ratedLoad tells whether requests are sent at a rate.
-func ratedLoad(s experiment.Scenario) bool {
-	return s.Rate > 0 || len(s.RateSweep) > 0 || s.MaxLoad != nil && s.MaxLoad.Of == experiment.LoadRate
 }

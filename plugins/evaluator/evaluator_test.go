@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/llmctl/llmctl/experiment"
 	"github.com/llmctl/llmctl/plugins/loadgen"
 	"github.com/llmctl/llmctl/plugins/simulator"
+	"github.com/llmctl/llmctl/plugins/simulator/simulatortest"
 )
 
 // serve runs a simulated engine, very fast, until the test ends.
@@ -27,15 +27,8 @@ func serve(t *testing.T, change ...func(*simulator.Config)) experiment.Target {
 	for _, f := range change {
 		f(&config)
 	}
-	server, err := simulator.New(config, simulator.Options{ServedModelNames: []string{"m"}, TimeScale: 50})
-	require.NoError(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(ctx, listener) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
-	return experiment.Target{BaseURL: "http://" + listener.Addr().String(), Model: "m"}
+	url := simulatortest.Start(t, config, simulator.Options{ServedModelNames: []string{"m"}, TimeScale: 50})
+	return experiment.Target{BaseURL: url, Model: "m"}
 }
 
 var env = Environment{Getenv: os.Getenv, Environ: os.Environ()}
@@ -54,11 +47,10 @@ func spec(change ...func(*experiment.Spec)) *experiment.Spec {
 
 func evaluate(t *testing.T, s *experiment.Spec, target experiment.Target) (*experiment.Metrics, string, error) {
 	t.Helper()
-	require.Empty(t, Check(s, env))
-	e, err := New(s, env)
-	require.NoError(t, err)
+	plan, problems := Read(s, env)
+	require.Empty(t, problems)
 	var log bytes.Buffer
-	m, err := e.Evaluate(t.Context(), target, experiment.Traffic{Scenario: s.Scenario, Objectives: s.Objectives, Seed: 1, Log: &log})
+	m, err := plan.Evaluator.Evaluate(t.Context(), target, experiment.Traffic{Scenario: s.Scenario, Objectives: s.Objectives, Seed: 1, Log: &log})
 	return m, log.String(), err
 }
 
@@ -197,18 +189,21 @@ func TestSettingsAreCheckedByName(t *testing.T) {
 		},
 		"scenario.workload: \"normal(512)\"": func(s *experiment.Spec) { s.Scenario.Workload = "normal(512)" },
 	} {
-		problems := Check(spec(change), env)
+		plan, problems := Read(spec(change), env)
 		require.Len(t, problems, 1)
 		assert.Contains(t, problems[0].String(), want)
-		_, err := New(spec(change), env)
-		require.Error(t, err)
+		require.Nil(t, plan.Evaluator)
 	}
 }
 
 func TestTheAPIKeyComesFromTheEnvironment(t *testing.T) {
 	t.Setenv("MY_KEY", "secret")
-	assert.Equal(t, "secret", APIKey(spec(func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"apiKey": "env:MY_KEY"} }), env))
-	assert.Empty(t, APIKey(spec(), env))
+	plan, problems := Read(spec(func(s *experiment.Spec) { s.Evaluator.Config = map[string]any{"apiKey": "env:MY_KEY"} }), env)
+	require.Empty(t, problems)
+	assert.Equal(t, "secret", plan.APIKey)
+	plan, problems = Read(spec(), env)
+	require.Empty(t, problems)
+	assert.Empty(t, plan.APIKey)
 }
 
 // S33: a model that is not served is found before the load, with what is.
@@ -235,8 +230,12 @@ func TestALargestRequestThatTheEngineRefusesIsFoundByAProbe(t *testing.T) {
 }
 
 func TestTheLargestRequestIsKnownBeforeTheRun(t *testing.T) {
-	assert.Equal(t, 48, Largest(spec(), env))
-	assert.Equal(t, 0, Largest(spec(func(s *experiment.Spec) { s.Scenario.Workload = "nonsense" }), env))
+	plan, problems := Read(spec(), env)
+	require.Empty(t, problems)
+	assert.Equal(t, 48, plan.Largest)
+	plan, problems = Read(spec(func(s *experiment.Spec) { s.Scenario.Workload = "nonsense" }), env)
+	require.NotEmpty(t, problems)
+	assert.Equal(t, 0, plan.Largest)
 }
 
 func TestNativeKeepsRawRecordsOfEveryLevel(t *testing.T) {
@@ -244,10 +243,10 @@ func TestNativeKeepsRawRecordsOfEveryLevel(t *testing.T) {
 		s.Scenario.Concurrency, s.Scenario.ConcurrencySweep = 0, []int{2, 4}
 		s.Evaluator.Config = map[string]any{"rawRecords": true}
 	})
-	e, err := New(s, env)
-	require.NoError(t, err)
+	plan, problems := Read(s, env)
+	require.Empty(t, problems)
 	var file bytes.Buffer
-	_, err = e.Evaluate(t.Context(), serve(t), experiment.Traffic{
+	_, err := plan.Evaluator.Evaluate(t.Context(), serve(t), experiment.Traffic{
 		Scenario: s.Scenario, Objectives: s.Objectives, Log: io.Discard,
 		Requests: func() (io.WriteCloser, error) { return nopCloser{&file}, nil },
 	})

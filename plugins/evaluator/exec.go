@@ -33,18 +33,8 @@ func (e command) Evaluate(ctx context.Context, t experiment.Target, traffic expe
 		environ = append(environ, name+"="+e.env[name])
 	}
 	environ = append(environ, e.variables(t, traffic, file)...)
-	failed := process{argv: e.command, environ: environ, log: traffic.Log, secret: e.apiKey}.run(ctx)
-	if ctx.Err() != nil {
-		return nil, failed
-	}
-	m, err := readMetrics(file)
-	if err != nil {
-		return nil, errors.Join(err, failed)
-	}
-	if failed != nil { // the result decides, the exit code is a note
-		m.Warnings = append(m.Warnings, "the command gave metrics, but "+failed.Error())
-	}
-	return m, nil
+	p := process{argv: e.command, environ: environ, log: traffic.Log, secret: e.apiKey}
+	return p.measure(ctx, "the command gave metrics", func() (*experiment.Metrics, error) { return readMetrics(file) })
 }
 
 // variables tell the command what to do.

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -56,25 +55,7 @@ func (e genAIBench) Evaluate(ctx context.Context, t experiment.Target, traffic e
 		dir:  dir, environ: append(slices.Clone(e.environ), genAIKey+"="+key, "TERM=dumb"),
 		log: traffic.Log, secret: e.apiKey,
 	}
-	return runTool(ctx, p, func() (*experiment.Metrics, error) { return readGenAI(filepath.Join(dir, "run")) })
-}
-
-// runTool runs a tool and reads its result. The files decide: a tool that
-// ended badly after it wrote them has measured, and one that ended well
-// without has not.
-func runTool(ctx context.Context, p process, read func() (*experiment.Metrics, error)) (*experiment.Metrics, error) {
-	failed := p.run(ctx)
-	if ctx.Err() != nil {
-		return nil, failed
-	}
-	m, err := read()
-	if err != nil {
-		return nil, errors.Join(err, failed)
-	}
-	if failed != nil {
-		m.Warnings = append(m.Warnings, "there is a result, but "+failed.Error())
-	}
-	return m, nil
+	return p.measure(ctx, "there is a result", func() (*experiment.Metrics, error) { return readGenAI(filepath.Join(dir, "run")) })
 }
 
 func (e genAIBench) arguments(t experiment.Target, s experiment.Scenario, dir string) []string {

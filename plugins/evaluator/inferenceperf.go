@@ -39,7 +39,7 @@ func (e inferencePerf) Evaluate(ctx context.Context, t experiment.Target, traffi
 		return nil, err
 	}
 	p := process{argv: []string{script, "--config_file", file}, dir: dir, environ: e.environ, log: traffic.Log, secret: e.apiKey}
-	return runTool(ctx, p, func() (*experiment.Metrics, error) {
+	return p.measure(ctx, "there is a result", func() (*experiment.Metrics, error) {
 		return readInferencePerf(filepath.Join(dir, "reports"), traffic.Scenario)
 	})
 }
@@ -128,7 +128,7 @@ func checkInferencePerf(s *settings, scenario experiment.Scenario, problem func(
 	if scenario.RampUp > 0 {
 		problem("scenario.rampUp", "is not for evaluator %s", typeInference)
 	}
-	if !ratedLoad(scenario) && scenario.MaxRequests == 0 {
+	if !scenario.Rated() && scenario.MaxRequests == 0 {
 		problem("scenario.maxRequests", "is required by evaluator %s with a concurrency", typeInference)
 	}
 	if s.api == loadgen.Chat && scenario.Workload != datasetWorkload {

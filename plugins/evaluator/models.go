@@ -20,9 +20,8 @@ import (
 const modelsTimeout = 30 * time.Second
 
 // FirstModel asks a server for the first model that it names.
-func FirstModel(ctx context.Context, s *experiment.Spec, env Environment, baseURL string) (string, error) {
-	settings, _ := read(s, env)
-	names, err := settings.models(ctx, baseURL)
+func (p *Plan) FirstModel(ctx context.Context, baseURL string) (string, error) {
+	names, err := p.settings.models(ctx, baseURL)
 	if err != nil {
 		return "", err
 	}
@@ -36,14 +35,7 @@ func FirstModel(ctx context.Context, s *experiment.Spec, env Environment, baseUR
 func (s settings) models(ctx context.Context, baseURL string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, modelsTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, baseURL+"/v1/models", nil)
-	if err != nil {
-		return nil, err
-	}
-	if s.apiKey != "" {
-		req.Header.Set("Authorization", "Bearer "+s.apiKey)
-	}
-	res, err := s.client().Do(req)
+	res, err := get(ctx, s.client(), baseURL+"/v1/models", s.apiKey)
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +68,19 @@ func (s settings) checkModel(ctx context.Context, t experiment.Target) error {
 	}
 	return &experiment.Failure{Cause: experiment.Cause{Class: experiment.ClassConfig, Message: fmt.Sprintf(
 		"the server does not serve model %s; it serves %s", t.Model, strings.Join(names, ", "))}}
+}
+
+// get is a request with the API key, which may be "". The body is the caller's
+// to close.
+func get(ctx context.Context, c *http.Client, url, apiKey string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if apiKey != "" {
+		req.Header.Set("Authorization", "Bearer "+apiKey)
+	}
+	return c.Do(req)
 }
 
 // client sends the evaluator's own few requests.

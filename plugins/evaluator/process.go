@@ -8,12 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/llmctl/llmctl/experiment"
 )
 
 // stopGrace is how long a process that measures may take to end when it is told to.
@@ -56,6 +57,24 @@ func (p process) run(ctx context.Context) error {
 		return fmt.Errorf("log of %s: %w", p.argv[0], flushed)
 	}
 	return nil
+}
+
+// measure runs the command and reads its result. The files decide: a command that
+// ended badly after it wrote them has measured, which gets a warning that begins
+// with result, and one that ended well without has not.
+func (p process) measure(ctx context.Context, result string, read func() (*experiment.Metrics, error)) (*experiment.Metrics, error) {
+	failed := p.run(ctx)
+	if ctx.Err() != nil {
+		return nil, failed
+	}
+	m, err := read()
+	if err != nil {
+		return nil, errors.Join(err, failed)
+	}
+	if failed != nil {
+		m.Warnings = append(m.Warnings, result+", but "+failed.Error())
+	}
+	return m, nil
 }
 
 // redactor removes a secret, line by line.
@@ -150,23 +169,23 @@ func withoutNaN(data []byte) (clean []byte, replaced int) {
 // errNoResult means that a measurement left no result.
 var errNoResult = errors.New("no result")
 
-// worst is the largest of the values that are numbers, nil when there is none:
+// worst is the largest of the values that there are, nil when there is none:
 // of several files, the worst latency counts.
 func worst(values []*float64) *float64 {
 	var w *float64
 	for _, v := range values {
-		if v != nil && !math.IsNaN(*v) && (w == nil || *v > *w) {
+		if v != nil && (w == nil || *v > *w) {
 			w = v
 		}
 	}
 	return w
 }
 
-// mean is that of the values that are numbers, nil when there is none.
+// mean is that of the values that there are, nil when there is none.
 func mean(values []*float64) *float64 {
 	n, sum := 0.0, 0.0
 	for _, v := range values {
-		if v != nil && !math.IsNaN(*v) {
+		if v != nil {
 			n, sum = n+1, sum+*v
 		}
 	}

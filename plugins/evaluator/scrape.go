@@ -20,18 +20,19 @@ import (
 const (
 	scrapeInterval = 2 * time.Second
 	scrapeTimeout  = 5 * time.Second
+
+	maxMetricsBytes = 16 << 20
 )
 
 // Names under which engines report a quantity; the first that is there counts.
 var (
-	kvUse           = []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"}
-	running         = []string{"vllm:num_requests_running", "sglang:num_running_reqs"}
-	waiting         = []string{"vllm:num_requests_waiting", "sglang:num_queue_reqs"}
-	preemptions     = []string{"vllm:num_preemptions_total", "sglang:num_retracted_requests_total"}
-	prefixHits      = []string{"vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"}
-	prefixQueries   = []string{"vllm:prefix_cache_queries_total", "sglang:prompt_tokens_total"}
-	queueTime       = []string{"vllm:request_queue_time_seconds", "sglang:queue_time_seconds"}
-	maxMetricsBytes = int64(16 << 20)
+	kvUse         = []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"}
+	running       = []string{"vllm:num_requests_running", "sglang:num_running_reqs"}
+	waiting       = []string{"vllm:num_requests_waiting", "sglang:num_queue_reqs"}
+	preemptions   = []string{"vllm:num_preemptions_total", "sglang:num_retracted_requests_total"}
+	prefixHits    = []string{"vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"}
+	prefixQueries = []string{"vllm:prefix_cache_queries_total", "sglang:prompt_tokens_total"}
+	queueTime     = []string{"vllm:request_queue_time_seconds", "sglang:queue_time_seconds"}
 )
 
 // page is one reading of an engine's metrics by name.
@@ -47,14 +48,7 @@ type scraper struct {
 func (s scraper) read(ctx context.Context) (page, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
-	if err != nil {
-		return nil, err
-	}
-	if s.apiKey != "" {
-		req.Header.Set("Authorization", "Bearer "+s.apiKey)
-	}
-	res, err := s.client.Do(req)
+	res, err := get(ctx, s.client, s.url, s.apiKey)
 	if err != nil {
 		return nil, err
 	}

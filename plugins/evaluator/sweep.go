@@ -113,7 +113,7 @@ func (s *search) run(ctx context.Context, next level) error {
 				return nil
 			}
 		}
-		if s.confirmed || len(s.passed) == 1 && s.missed.value <= s.traffic.Scenario.MaxLoad.Min {
+		if s.confirmed || len(s.passed) == 1 { // the latter: the first level is a miss
 			return nil
 		}
 		next = s.next()
@@ -121,23 +121,19 @@ func (s *search) run(ctx context.Context, next level) error {
 	return errors.New("the search for the largest load did not settle: the same level passes and misses by turns")
 }
 
-// next is the level to measure; the best one again when it is close enough to
-// the smallest miss.
+// next is the level to measure when at least one has passed; the best one again
+// when it is close enough to the smallest miss.
 func (s *search) next() level {
 	best := s.passed[len(s.passed)-1].level
 	m := s.traffic.Scenario.MaxLoad
 	if s.missed == nil {
-		return level{m.Of, min(m.Max, max(m.Min, 2*best.value))}
+		return level{m.Of, min(m.Max, 2*best.value)}
 	}
-	low := max(best.value, 0)
-	if low == 0 {
-		return level{m.Of, m.Min}
-	}
-	middle := (low + s.missed.value) / 2
+	middle := (best.value + s.missed.value) / 2
 	if m.Of == experiment.LoadConcurrency {
 		middle = math.Floor(middle)
 	}
-	if middle <= low || s.missed.value <= low*(1+searchPrecision) {
+	if middle <= best.value || s.missed.value <= best.value*(1+searchPrecision) {
 		return best
 	}
 	return level{m.Of, middle}

@@ -40,11 +40,10 @@ func onPath(dir string, more ...string) Environment {
 
 func measure(t *testing.T, s *experiment.Spec, e Environment) (*experiment.Metrics, string, error) {
 	t.Helper()
-	require.Empty(t, Check(s, e))
-	evaluator, err := New(s, e)
-	require.NoError(t, err)
+	plan, problems := Read(s, e)
+	require.Empty(t, problems)
 	var log bytes.Buffer
-	m, err := evaluator.Evaluate(t.Context(), experiment.Target{BaseURL: "http://engine:8000", Model: "m"},
+	m, err := plan.Evaluator.Evaluate(t.Context(), experiment.Target{BaseURL: "http://engine:8000", Model: "m"},
 		experiment.Traffic{Scenario: s.Scenario, Objectives: s.Objectives, Seed: 7, Log: &log})
 	return m, log.String(), err
 }
@@ -250,11 +249,11 @@ func TestWhatAToolCannotDoIsSaidBeforeTheRun(t *testing.T) {
 		"evaluator.config.apiType: chat is for evaluator inference-perf with": toolSpec("inference-perf", func(s *experiment.Spec) { s.Evaluator.Config["apiType"] = "chat" }),
 		"evaluator.config.command: must be a list":                            execSpec(),
 	} {
-		problems := Check(s, onPath(dir))
+		_, problems := Read(s, onPath(dir))
 		require.NotEmpty(t, problems, want)
 		assert.Contains(t, problems[0].String(), want)
 	}
-	missing := Check(toolSpec("genai-bench"), Environment{Getenv: onPath(dir).Getenv, Environ: []string{"PATH=" + t.TempDir()}})
+	_, missing := Read(toolSpec("genai-bench"), Environment{Getenv: onPath(dir).Getenv, Environ: []string{"PATH=" + t.TempDir()}})
 	require.Len(t, missing, 1)
 	assert.Equal(t, "evaluator.type: genai-bench is not on the PATH: pip install genai-bench==0.0.5", missing[0].String())
 }

@@ -42,8 +42,7 @@ const tokensPerWord = 1.3
 // word, is the length that is asked for. name is the file's, for errors; these name the line or entry.
 func ReadDataset(name string, r io.Reader) (*Dataset, error) {
 	b := bufio.NewReader(r)
-	skipBOM(b)
-	first, err := firstByte(b)
+	first, err := begin(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

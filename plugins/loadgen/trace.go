@@ -51,8 +51,7 @@ var (
 // name is the file's, for errors; these name the line.
 func ReadTrace(name string, r io.Reader) (*Trace, error) {
 	b := bufio.NewReader(r)
-	skipBOM(b)
-	first, err := firstByte(b)
+	first, err := begin(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -69,21 +68,19 @@ func ReadTrace(name string, r io.Reader) (*Trace, error) {
 		return nil, fmt.Errorf("%s: has no requests", name)
 	}
 	slices.SortStableFunc(t.Rows, func(a, b TraceRow) int { return int(min(max(a.At-b.At, -1), 1)) })
-	begin := t.Rows[0].At
+	start := t.Rows[0].At
 	for i := range t.Rows {
-		t.Rows[i].At -= begin
+		t.Rows[i].At -= start
 	}
 	return t, nil
 }
 
-func skipBOM(b *bufio.Reader) {
+// begin passes over a byte order mark and blanks; it returns the first byte after
+// them, left unread.
+func begin(b *bufio.Reader) (byte, error) {
 	if head, err := b.Peek(3); err == nil && bytes.Equal(head, []byte("\xef\xbb\xbf")) {
 		_, _ = b.Discard(3) // it has just been seen
 	}
-}
-
-// firstByte is the first one that is no blank, left unread.
-func firstByte(b *bufio.Reader) (byte, error) {
 	for {
 		c, err := b.ReadByte()
 		switch {

@@ -8,11 +8,9 @@ package evaluators
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +23,7 @@ import (
 	"github.com/llmctl/llmctl/experiment"
 	"github.com/llmctl/llmctl/plugins/evaluator"
 	"github.com/llmctl/llmctl/plugins/simulator"
+	"github.com/llmctl/llmctl/plugins/simulator/simulatortest"
 )
 
 // tools are installed into an environment of their own, since their requirements
@@ -94,15 +93,8 @@ func tokenizer(t *testing.T, bin string) string {
 // serve runs the simulated engine at its own speed.
 func serve(t *testing.T) experiment.Target {
 	t.Helper()
-	server, err := simulator.New(simulator.DefaultConfig(), simulator.Options{ServedModelNames: []string{"sim"}, APIKeys: []string{"sk-secret"}})
-	require.NoError(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(ctx, listener) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
-	return experiment.Target{BaseURL: "http://" + listener.Addr().String(), Model: "sim"}
+	url := simulatortest.Start(t, simulator.DefaultConfig(), simulator.Options{ServedModelNames: []string{"sim"}, APIKeys: []string{"sk-secret"}})
+	return experiment.Target{BaseURL: url, Model: "sim"}
 }
 
 func evaluate(t *testing.T, target experiment.Target, kind string, config map[string]any, path string) *experiment.Metrics {
@@ -116,11 +108,10 @@ func evaluate(t *testing.T, target experiment.Target, kind string, config map[st
 	}
 	environ := append(os.Environ(), "HF_HUB_OFFLINE=1", "PATH="+path+string(os.PathListSeparator)+os.Getenv("PATH"))
 	env := evaluator.Environment{Getenv: os.Getenv, Environ: environ}
-	require.Empty(t, evaluator.Check(s, env))
-	e, err := evaluator.New(s, env)
-	require.NoError(t, err)
+	plan, problems := evaluator.Read(s, env)
+	require.Empty(t, problems)
 	var log bytes.Buffer
-	m, err := e.Evaluate(t.Context(), target, experiment.Traffic{Scenario: s.Scenario, Objectives: s.Objectives, Seed: 1, Log: &log})
+	m, err := plan.Evaluator.Evaluate(t.Context(), target, experiment.Traffic{Scenario: s.Scenario, Objectives: s.Objectives, Seed: 1, Log: &log})
 	require.NoError(t, err, "%s", log.String())
 	assert.NotContains(t, log.String(), "sk-secret")
 	return m

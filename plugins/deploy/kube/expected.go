@@ -11,10 +11,6 @@ import (
 	"github.com/llmctl/llmctl/plugins/deploy"
 )
 
-// headBytes are read from the beginning of an engine's log, where it says what
-// it runs with.
-const headBytes = 1 << 20
-
 // expected is what the serving engine is checked against. Several engines behind
 // one address, as prefill and decode are, cannot be told apart from outside.
 func (in *instance) expected(pods []*corev1.Pod) *deploy.Expected {
@@ -27,10 +23,7 @@ func (in *instance) expected(pods []*corev1.Pod) *deploy.Expected {
 		if len(own) == 0 {
 			return nil, errors.New("no pod runs the engine")
 		}
-		ctx, cancel := context.WithTimeout(ctx, logTimeout)
-		defer cancel()
-		size := int64(headBytes)
-		return in.deployer.Core.Pods(in.deployer.Namespace).GetLogs(own[0].Name, &corev1.PodLogOptions{Container: c.Name, LimitBytes: &size}).DoRaw(ctx)
+		return in.deployer.readHead(ctx, own[0].Name, c.Name)
 	}}
 }
 

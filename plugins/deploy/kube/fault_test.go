@@ -98,15 +98,22 @@ func TestAQuotaThatRefusesPodsFailsFast(t *testing.T) {
 	assert.Contains(t, cause.Message, "exceeded quota")
 }
 
-func TestAServerThatIsNotReadyInTimeIsExplained(t *testing.T) {
-	w := newWorld(t)
-	in := w.deploy(w.plan(strings.Replace(simulated(fault("never-ready")...), "--host=0.0.0.0", "--host=127.0.0.1", 1)))
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, &experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
+// notReadyIn waits for a server that does not get ready, and asks why.
+func notReadyIn(t *testing.T, in experiment.Instance, limit time.Duration) experiment.Cause {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, &experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
 	defer cancel()
 	_, err := in.Ready(ctx)
 	require.ErrorContains(t, err, "time is up")
 	cause, err := in.Diagnose(t.Context())
 	require.NoError(t, err)
+	return cause
+}
+
+func TestAServerThatIsNotReadyInTimeIsExplained(t *testing.T) {
+	w := newWorld(t)
+	in := w.deploy(w.plan(strings.Replace(simulated(fault("never-ready")...), "--host=0.0.0.0", "--host=127.0.0.1", 1)))
+	cause := notReadyIn(t, in, 10*time.Second)
 	assert.Equal(t, "not_ready", cause.Class)
 	assert.Contains(t, cause.Message, "listens on the loopback address only")
 	assert.Contains(t, read(t, in, "*.log"), "Application startup complete")
@@ -116,12 +123,7 @@ func TestAHealthyEngineThatAnswersNothingIsNotReady(t *testing.T) {
 	t.Parallel() // it waits
 	w := newWorld(t)
 	in := w.deploy(w.plan(strings.Replace(simulated(), "--port=8000", "--port=8000, --fault-not-serving", 1)))
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 25*time.Second, &experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
-	defer cancel()
-	_, err := in.Ready(ctx)
-	require.ErrorContains(t, err, "time is up")
-	cause, err := in.Diagnose(t.Context())
-	require.NoError(t, err)
+	cause := notReadyIn(t, in, 25*time.Second)
 	assert.Equal(t, "not_ready", cause.Class)
 	assert.Contains(t, cause.Message, "every pod is ready, and the engine has not answered a completion")
 	assert.Contains(t, cause.Message, "POST /v1/completions: status 503")

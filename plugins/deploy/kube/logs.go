@@ -24,6 +24,7 @@ const (
 	logLines   = 200     // that are saved of each container
 	readLines  = 5000    // in which the cause is looked for
 	logBytes   = 4 << 20 // that are read of each container
+	headBytes  = 1 << 20 // that are read of a log's beginning, where an engine says what it runs with
 	heardBytes = 1 << 18 // that are kept of a log that is read along
 	logTimeout = 5 * time.Second
 	saveLimit  = 30 * time.Second // for all logs of a trial
@@ -34,12 +35,21 @@ const (
 
 // readLog is the end of a container's log, or of the log before its last restart.
 func (d *Deployer) readLog(ctx context.Context, pod, container string, previous bool) ([]byte, error) {
+	return d.getLog(ctx, pod, &corev1.PodLogOptions{
+		Container: container, Previous: previous, TailLines: new(int64(readLines)), LimitBytes: new(int64(logBytes)),
+	})
+}
+
+// readHead is the beginning of a container's log.
+func (d *Deployer) readHead(ctx context.Context, pod, container string) ([]byte, error) {
+	return d.getLog(ctx, pod, &corev1.PodLogOptions{Container: container, LimitBytes: new(int64(headBytes))})
+}
+
+// getLog reads a part of a log that is there already.
+func (d *Deployer) getLog(ctx context.Context, pod string, part *corev1.PodLogOptions) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	lines, size := int64(readLines), int64(logBytes)
-	return d.Core.Pods(d.Namespace).GetLogs(pod, &corev1.PodLogOptions{
-		Container: container, Previous: previous, TailLines: &lines, LimitBytes: &size,
-	}).DoRaw(ctx)
+	return d.Core.Pods(d.Namespace).GetLogs(pod, part).DoRaw(ctx)
 }
 
 // isEngine tells whether a container's log is the engine's.
