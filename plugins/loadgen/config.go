@@ -72,8 +72,10 @@ type Config struct {
 	// IgnoreEOS asks the server to generate exactly the wanted number of tokens. An answer that is
 	// shorter all the same is marked Short.
 	IgnoreEOS bool
-	// RequestTimeout limits one request from connecting to the last byte; 0 means no limit. Without it
-	// and without Duration, nothing but the context ends a level whose server hangs.
+	// RequestTimeout limits one request from connecting to the last byte; 0 means no limit. A level whose
+	// server hangs ends with its Duration and the grace, or by StallTimeout. One without a Duration whose server
+	// is slow, but never stands still, takes as long as its requests do: that is for the context to limit. An
+	// answer longer than was asked for is aborted: see TooManyTokens.
 	RequestTimeout time.Duration
 	// MaxConsecutiveFailures stops the level after that many failures in a row;
 	// 0 means the larger of 20 and Concurrency.

@@ -14,8 +14,12 @@ import (
 )
 
 // Conversations are chats of several turns. All share one system prompt; each adds a part of its own to it,
-// and every turn sends the whole history, with the server's real answers, and a new user message.
-// Between turns there is a pause, as of a tool that is called; it is in no latency.
+// and every turn sends the whole history, with the server's real answers but not its reasoning, and a new
+// user message. Between turns there is a pause, as of a tool that is called; it is in no latency.
+// A turn that fails ends its conversation.
+//
+// With the chat API the history is a list of messages. With completions it is one text: the contents of
+// the messages with an empty line between any two, without roles.
 type Conversations struct {
 	NumConversations int
 	// Lengths in tokens. The first two may be zero.
@@ -23,59 +27,73 @@ type Conversations struct {
 	InputTokensPerTurn, OutputTokensPerTurn       Length
 	// TurnsPerConversation counts turns, ToolCall milliseconds.
 	TurnsPerConversation, ToolCall Length
-	// Seed decides everything that is drawn; 0 means Config.Seed.
+	// Seed decides, with the number of a conversation, how many turns it has, how long they are and how
+	// long it pauses; 0 means Config.Seed. The words always come from Config.Seed: levels with
+	// equal conversations still share no text that a server could have cached.
 	Seed uint64
 }
 
-// conversationKeys are the keys of a conversation replay with the defaults of those that may be left out.
-var conversationKeys = map[string]func(*Conversations) *Length{
-	"sharedSystemPromptLen":  func(c *Conversations) *Length { return &c.SharedSystemPromptLen },
-	"dynamicSystemPromptLen": func(c *Conversations) *Length { return &c.DynamicSystemPromptLen },
-	"turnsPerConversation":   func(c *Conversations) *Length { return &c.TurnsPerConversation },
-	"inputTokensPerTurn":     func(c *Conversations) *Length { return &c.InputTokensPerTurn },
-	"outputTokensPerTurn":    func(c *Conversations) *Length { return &c.OutputTokensPerTurn },
-	"toolCallLatencySec":     func(c *Conversations) *Length { return &c.ToolCall },
+// maxTurns bounds all turns together: they are planned before the load begins.
+const maxTurns = 1e7
+
+// conversationKey is a key of a conversation replay that takes a distribution.
+type conversationKey struct {
+	name     string
+	field    func(*Conversations) *Length
+	unit     unit
+	required bool
 }
 
-// ParseConversations reads a conversation replay from a decoded YAML or JSON mapping. A length, a number
-// of turns or a latency is a number, or a distribution: {type: normal, mean: 200, stdDev: 50,
-// min: 10, max: 1000}, with the types normal, lognormal, uniform and fixed. The error names every problem
-// by its key.
+var conversationKeys = []conversationKey{
+	{"sharedSystemPromptLen", func(c *Conversations) *Length { return &c.SharedSystemPromptLen }, unit{"tokens", 0, 1}, false},
+	{"dynamicSystemPromptLen", func(c *Conversations) *Length { return &c.DynamicSystemPromptLen }, unit{"tokens", 0, 1}, false},
+	{"turnsPerConversation", func(c *Conversations) *Length { return &c.TurnsPerConversation }, unit{"turns", 1, 1}, false},
+	{"inputTokensPerTurn", func(c *Conversations) *Length { return &c.InputTokensPerTurn }, tokenCount, true},
+	{"outputTokensPerTurn", func(c *Conversations) *Length { return &c.OutputTokensPerTurn }, tokenCount, true},
+	{"toolCallLatencySec", func(c *Conversations) *Length { return &c.ToolCall }, unit{"seconds", 0, 1000}, false},
+}
+
+// ParseConversations reads a conversation replay from a decoded YAML or JSON mapping. Its keys are
+// numConversations, inputTokensPerTurn and outputTokensPerTurn, which are required, and
+// sharedSystemPromptLen (default 0), dynamicSystemPromptLen (0), turnsPerConversation (1),
+// toolCallLatencySec (0) and seed (that of the level).
+//
+// A length, a number of turns or a latency is a number, or a distribution:
+//
+//	{type: normal, mean: 200, stdDev: 50}     or lognormal; min (default 1) and max (mean + 3·stdDev) limit it
+//	{type: uniform, min: 10, max: 1000}
+//	{type: fixed, mean: 200}                  or min and max, which are then equal
+//
+// What a type does not need is ignored. Latencies are kept in milliseconds. The error names every problem
+// by its key, such as inputTokensPerTurn.mean.
 func ParseConversations(v any) (*Conversations, error) {
 	object, ok := v.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("must be a mapping, is %v", v)
 	}
 	c := &Conversations{TurnsPerConversation: FixedLength(1)}
-	var errs []error
-	for _, key := range slices.Sorted(maps.Keys(object)) {
-		value := object[key]
-		field, known := conversationKeys[key]
-		var err error
+	errs := unknownKeys(object, "", append(keyNames(), "numConversations", "seed"))
+	var err error
+	if c.NumConversations, err = whole(object, "numConversations", 1); err != nil {
+		errs = append(errs, err)
+	}
+	for _, key := range conversationKeys {
+		value, given := object[key.name]
 		switch {
-		case key == "numConversations":
-			c.NumConversations, err = whole(value, 1)
-		case key == "seed":
-			var n int
-			n, err = whole(value, 0)
-			c.Seed = uint64(n)
-		case !known:
-			err = fmt.Errorf("unknown key; known: numConversations, seed, %s", strings.Join(slices.Sorted(maps.Keys(conversationKeys)), ", "))
-		default:
-			scale := 1.0
-			if key == "toolCallLatencySec" {
-				scale = 1000
-			}
-			*field(c), err = parseDistribution(value, scale)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", key, err))
+		case given:
+			var problems []error
+			*key.field(c), problems = parseDistribution(key.name, value, key.unit)
+			errs = append(errs, problems...)
+		case key.required:
+			errs = append(errs, fmt.Errorf("%s: is required", key.name))
 		}
 	}
-	for _, key := range []string{"numConversations", "inputTokensPerTurn", "outputTokensPerTurn"} {
-		if _, given := object[key]; !given {
-			errs = append(errs, fmt.Errorf("%s: is required", key))
+	if _, given := object["seed"]; given {
+		n, err := whole(object, "seed", 0)
+		if err != nil {
+			errs = append(errs, err)
 		}
+		c.Seed = uint64(n)
 	}
 	if len(errs) == 0 {
 		errs = append(errs, c.validate())
@@ -83,30 +101,52 @@ func ParseConversations(v any) (*Conversations, error) {
 	return c, errors.Join(errs...)
 }
 
+func keyNames() (list []string) {
+	for _, key := range conversationKeys {
+		list = append(list, key.name)
+	}
+	return list
+}
+
 func (c *Conversations) validate() error {
 	var errs []error
 	if c.NumConversations < 1 {
 		errs = append(errs, errors.New("numConversations: must be at least 1"))
 	}
-	for _, key := range slices.Sorted(maps.Keys(conversationKeys)) {
-		l := *conversationKeys[key](c)
-		optional := key == "sharedSystemPromptLen" || key == "dynamicSystemPromptLen" || key == "toolCallLatencySec"
-		if optional && l == (Length{}) {
+	for _, key := range conversationKeys {
+		l := *key.field(c)
+		if l == (Length{}) && key.unit.least == 0 {
 			continue
 		}
-		if err := l.validate(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", key, err))
+		if err := l.validate(key.unit); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", key.name, err))
 		}
+	}
+	if most := float64(c.NumConversations) * float64(c.TurnsPerConversation.Longest()); most > maxTurns {
+		errs = append(errs, fmt.Errorf("numConversations: with turnsPerConversation there can be %g turns, more than %g", most, maxTurns))
 	}
 	return errors.Join(errs...)
 }
 
-func whole(v any, least int) (int, error) {
-	f, ok := number(v)
-	if !ok || f != math.Trunc(f) || f < float64(least) || f > maxTokens {
-		return 0, fmt.Errorf("must be a whole number from %d to %g, is %v", least, maxTokens, v)
+// unknownKeys names the keys of a mapping that nobody knows.
+func unknownKeys(object map[string]any, path string, known []string) (errs []error) {
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		if !slices.Contains(known, key) {
+			errs = append(errs, fmt.Errorf("%s%s: unknown key; known: %s", path, key, strings.Join(known, ", ")))
+		}
 	}
-	return int(f), nil
+	return errs
+}
+
+func whole(object map[string]any, key string, least float64) (int, error) {
+	v, given := object[key]
+	if !given {
+		return 0, fmt.Errorf("%s: is required", key)
+	}
+	if f, ok := number(v); ok && isWhole(f, least) {
+		return int(f), nil
+	}
+	return 0, fmt.Errorf("%s: must be a whole number from %g to %g, is %v", key, least, maxTokens, v)
 }
 
 func number(v any) (float64, bool) {
@@ -123,53 +163,96 @@ func number(v any) (float64, bool) {
 	return 0, false
 }
 
-// parseDistribution reads a number or a mapping; values are multiplied by scale and rounded.
-func parseDistribution(v any, scale float64) (Length, error) {
+// parseDistribution reads a number or a mapping.
+func parseDistribution(path string, v any, u unit) (Length, []error) {
 	if f, ok := number(v); ok {
-		if f < 0 || f*scale > maxTokens || f != f {
-			return Length{}, fmt.Errorf("must be from 0 to %g, is %v", maxTokens/scale, v)
-		}
-		if n := int(math.Round(f * scale)); n > 0 {
-			return FixedLength(n), nil
-		}
-		return Length{}, nil
+		n, err := u.whole(path, f)
+		return FixedLength(n), err
 	}
 	object, ok := v.(map[string]any)
 	if !ok {
-		return Length{}, fmt.Errorf("must be a number or a distribution such as {type: normal, mean: 200, stdDev: 50}, is %v", v)
+		return Length{}, []error{fmt.Errorf("%s: must be a number or a distribution such as {type: normal, mean: 200, stdDev: 50}, is %v", path, v)}
 	}
-	var l Length
-	var errs []error
-	values := map[string]float64{}
-	for _, key := range slices.Sorted(maps.Keys(object)) {
-		switch key {
-		case "type":
-			name, _ := object[key].(string)
-			l.Shape = Shape(name)
-		case "min", "max", "mean", "stdDev":
-			f, ok := number(object[key])
-			if !ok || f < 0 || f*scale > maxTokens {
-				errs = append(errs, fmt.Errorf("%s must be a number from 0 to %g, is %v", key, maxTokens/scale, object[key]))
-				continue
-			}
-			values[key] = f * scale
-		default:
-			errs = append(errs, fmt.Errorf("unknown key %s; known: type, min, max, mean, stdDev", key))
-		}
+	shape, errs := parseShape(path, object)
+	values, problems := parseValues(path, object, u)
+	errs = append(errs, problems...)
+	if len(errs) > 0 {
+		return Length{}, errs
+	}
+	l := Length{Shape: shape}
+	switch shape {
+	case Fixed:
+		return fixed(path, values, u)
+	case Normal, Lognormal:
+		l.Mean, l.StdDev = values["mean"], values["stdDev"]
 	}
 	l.Min, l.Max = int(math.Round(values["min"])), int(math.Round(values["max"]))
-	l.Mean, l.StdDev = values["mean"], values["stdDev"]
-	switch _, mean := values["mean"]; {
-	case l.Shape == "":
-		errs = append(errs, fmt.Errorf("type is required: %s", shapes))
-	case l.Shape == Fixed && mean && l.Min == 0:
-		l = FixedLength(int(math.Round(l.Mean)))
-	case l.Shape == Fixed:
-		l = FixedLength(l.Min)
-	case l.Shape == Uniform:
-		l.Mean, l.StdDev = 0, 0
+	if err := l.validate(u); err != nil {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
-	return l, errors.Join(errs...)
+	return l, errs
+}
+
+// fixed is the mean, or what min and max agree on.
+func fixed(path string, values map[string]float64, u unit) (Length, []error) {
+	key := "mean"
+	value, given := values[key]
+	if low, ok := values["min"]; !given && ok && low == values["max"] {
+		key, value, given = "min", low, true
+	}
+	if !given {
+		return Length{}, []error{fmt.Errorf("%s.mean: is required for the type fixed", path)}
+	}
+	n, err := u.whole(path+"."+key, value/u.scale)
+	return FixedLength(n), err
+}
+
+// shapeKeys are those that a distribution cannot be without.
+var shapeKeys = map[Shape][]string{
+	Fixed: nil, Normal: {"mean", "stdDev"}, Lognormal: {"mean", "stdDev"}, Uniform: {"min", "max"},
+}
+
+func parseShape(path string, object map[string]any) (Shape, []error) {
+	errs := unknownKeys(object, path+".", []string{"type", "min", "max", "mean", "stdDev"})
+	name, _ := object["type"].(string)
+	needed, known := shapeKeys[Shape(name)]
+	if !known {
+		return "", append(errs, fmt.Errorf("%s.type: must be %s, is %v", path, shapes, object["type"]))
+	}
+	for _, key := range needed {
+		if _, given := object[key]; !given {
+			errs = append(errs, fmt.Errorf("%s.%s: is required for the type %s", path, key, name))
+		}
+	}
+	return Shape(name), errs
+}
+
+// parseValues reads the numbers of a distribution.
+func parseValues(path string, object map[string]any, u unit) (map[string]float64, []error) {
+	values := map[string]float64{}
+	var errs []error
+	for _, key := range []string{"min", "max", "mean", "stdDev"} {
+		v, given := object[key]
+		if !given {
+			continue
+		}
+		f, ok := number(v)
+		if !ok || !(f >= 0 && f*u.scale <= maxTokens) { // NaN too
+			errs = append(errs, fmt.Errorf("%s.%s: must be a number from 0 to %g, is %v", path, key, maxTokens/u.scale, v))
+			continue
+		}
+		values[key] = f * u.scale
+	}
+	return values, errs
+}
+
+// whole is a number as a user writes it, in this unit and rounded.
+func (u unit) whole(path string, f float64) (int, []error) {
+	n := math.Round(f * u.scale)
+	if !(n >= u.least && n <= maxTokens) { // NaN too
+		return 0, []error{fmt.Errorf("%s: must be from %g to %g, is %g", path, u.least/u.scale, maxTokens/u.scale, f)}
+	}
+	return int(n), nil
 }
 
 // conversation is one chat, drawn in advance.
@@ -179,7 +262,7 @@ type conversation struct {
 	input       []int
 	output      []int
 	pause       []time.Duration // before each turn but the first
-	seed        uint64
+	words       uint64          // seed of the words
 }
 
 // draw plans a conversation; it depends on nothing but the seed and the number.
@@ -187,7 +270,7 @@ func (c *Conversations) draw(seed uint64, number int) conversation {
 	r := random(seed, number)
 	// One system prompt for all: its length depends on the seed alone.
 	shared := c.SharedSystemPromptLen.Draw(random(seed, -2))
-	out := conversation{number: number, shared: shared, own: c.DynamicSystemPromptLen.Draw(r), seed: seed}
+	out := conversation{number: number, shared: shared, own: c.DynamicSystemPromptLen.Draw(r)}
 	for range max(1, c.TurnsPerConversation.Draw(r)) {
 		out.input = append(out.input, c.InputTokensPerTurn.Draw(r))
 		out.output = append(out.output, c.OutputTokensPerTurn.Draw(r))
@@ -196,16 +279,16 @@ func (c *Conversations) draw(seed uint64, number int) conversation {
 	return out
 }
 
-// turns is the number of turns in all conversations.
-func (c *Conversations) turns(seed uint64) int {
+// turns is the number of turns in all conversations of a level.
+func (c *Conversations) turns(level uint64) int {
 	n := 0
 	for i := range c.NumConversations {
-		n += len(c.draw(c.seed(seed), i).input)
+		n += len(c.draw(c.seed(level), i).input)
 	}
 	return n
 }
 
-// seed is its own, or that of the level.
+// seed of the lengths: its own, or that of the level.
 func (c *Conversations) seed(level uint64) uint64 {
 	if c.Seed != 0 {
 		return c.Seed
@@ -217,7 +300,7 @@ func (c *Conversations) seed(level uint64) uint64 {
 func (c *conversation) begin(text *calibration) []Message {
 	var parts []string
 	if c.shared > 0 {
-		parts = append(parts, text.part(random(c.seed, -2), c.shared))
+		parts = append(parts, text.part(random(c.words, -2), c.shared))
 	}
 	if c.own > 0 {
 		parts = append(parts, text.part(c.random(-1), c.own))
@@ -235,7 +318,7 @@ func (c *conversation) ask(text *calibration, turn int) Message {
 
 // random is the source of the words of one message.
 func (c *conversation) random(turn int) *rand.Rand {
-	return random(mix(c.seed^mix(uint64(c.number)+1)), turn)
+	return random(mix(c.words^mix(uint64(c.number)+1)), turn)
 }
 
 // tokens is the length of the prompt of a turn, without what templates add.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 )
 
@@ -20,7 +21,11 @@ type Message struct {
 }
 
 // Dataset is a list of real prompts.
-type Dataset struct{ Samples []Sample }
+type Dataset struct {
+	Samples []Sample
+	// Skipped counts the ShareGPT entries in which no human says anything; the public file has some.
+	Skipped int
+}
 
 // Sample is one prompt of a dataset.
 type Sample struct {
@@ -36,7 +41,8 @@ const DatasetOutput = 256
 const tokensPerWord = 1.3
 
 // ReadDataset reads prompts from JSON lines or from a JSON array. An entry has a "prompt", or "messages"
-// with role and content, and may have "output_tokens" (or "max_tokens"); or it is shaped as ShareGPT's:
+// with role and content, and may have "output_tokens" (or "max_tokens", or else DatasetOutput counts); of
+// messages, what follows the last one of the user is left out. Or it is shaped as ShareGPT's:
 // "conversations" with "from" and "value", of which the first turn of the human is the prompt (with
 // a system message before it), and the length of the answer that follows, estimated at 1.3 tokens a
 // word, is the length that is asked for. name is the file's, for errors; these name the line or entry.
@@ -78,6 +84,9 @@ func (d *Dataset) readArray(r io.Reader) error {
 	if _, err := dec.Token(); err != nil {
 		return fmt.Errorf(": the array does not end: %w", err)
 	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New(": something follows the array")
+	}
 	return nil
 }
 
@@ -104,31 +113,34 @@ type replica struct {
 func (d *Dataset) add(data []byte) error {
 	var e entry
 	if err := json.Unmarshal(data, &e); err != nil {
-		return err
+		return plainly(err)
 	}
 	var s Sample
 	var err error
 	switch {
 	case e.Prompt != nil:
 		s.Messages = []Message{{Role: "user", Content: *e.Prompt}}
-	case len(e.Messages) > 0:
+	case e.Messages != nil:
 		s.Messages, err = messages(e.Messages)
-	case len(e.Conversations) > 0:
-		s = firstTurn(e.Conversations)
+	case e.Conversations != nil:
+		if s = firstTurn(e.Conversations); s.Messages == nil {
+			d.Skipped++
+			return nil
+		}
 	default:
 		return errors.New(`needs "prompt", "messages" or "conversations"`)
 	}
 	if err != nil {
 		return err
 	}
-	if len(s.Messages) == 0 || strings.TrimSpace(s.Messages[len(s.Messages)-1].Content) == "" {
+	if strings.TrimSpace(s.Messages[len(s.Messages)-1].Content) == "" {
 		return errors.New("the prompt is empty")
 	}
 	for _, n := range []*float64{e.OutputTokens, e.MaxTokens} {
 		if n == nil {
 			continue
 		}
-		if *n < 1 || *n > maxTokens || *n != math.Trunc(*n) {
+		if !isWhole(*n, 1) {
 			return fmt.Errorf("the output tokens must be a whole number from 1 to %g, are %g", maxTokens, *n)
 		}
 		s.Output = int(*n)
@@ -141,11 +153,17 @@ func (d *Dataset) add(data []byte) error {
 	return nil
 }
 
+// roles of messages that can be sent as they are; one of a tool answers a call that is not in its text.
+var roles = []string{"system", "developer", "user", "assistant"}
+
 // messages takes a chat up to its last user message: what comes after is the answer.
 func messages(turns []turn) ([]Message, error) {
 	var out []Message
 	end := 0
 	for i, t := range turns {
+		if !slices.Contains(roles, t.Role) {
+			return nil, fmt.Errorf("messages[%d]: the role %q is none of %s", i, t.Role, strings.Join(roles, ", "))
+		}
 		content, err := plainText(t.Content)
 		if err != nil {
 			return nil, fmt.Errorf("messages[%d]: %w", i, err)
@@ -167,7 +185,10 @@ func plainText(raw json.RawMessage) (string, error) {
 	if json.Unmarshal(raw, &s) == nil {
 		return s, nil
 	}
-	var parts []struct{ Type, Text string }
+	var parts []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
 	if err := json.Unmarshal(raw, &parts); err != nil {
 		return "", errors.New("content must be text or a list of parts")
 	}
@@ -181,14 +202,16 @@ func plainText(raw json.RawMessage) (string, error) {
 	return strings.Join(texts, "\n"), nil
 }
 
+// firstTurn is what the human says first, after a system message if there is one; without messages if
+// the human says nothing. A length of 0 is not known.
 func firstTurn(turns []replica) (s Sample) {
 	for i, t := range turns {
-		switch t.From {
-		case "system":
+		switch {
+		case t.From == "system":
 			s.Messages = append(s.Messages, Message{"system", t.Value})
-		case "human", "user":
+		case (t.From == "human" || t.From == "user") && strings.TrimSpace(t.Value) != "":
 			s.Messages = append(s.Messages, Message{"user", t.Value})
-			if i+1 < len(turns) {
+			if i+1 < len(turns) && turns[i+1].From != t.From {
 				s.Output = min(int(math.Round(tokensPerWord*float64(len(strings.Fields(turns[i+1].Value))))), maxTokens)
 			}
 			return s

@@ -46,10 +46,11 @@ func (b Bound) validate() error {
 	return nil
 }
 
-// value is what the bound limits of a request that succeeded, in ms; false: it has none.
-func (b Bound) value(rec *Record) (float64, bool) {
+// value is what the bound limits of a request that succeeded, in ms; false: it has none. With chunks, as in
+// Config.AllowChunkCount, those count where the server reports no tokens. It has a value exactly where
+// Summarize has one: a decision that overlooked some would not be one about the same sample.
+func (b Bound) value(rec *Record, chunks bool) (float64, bool) {
 	var d time.Duration
-	ok := true
 	switch b.Metric {
 	case "ttft":
 		d = rec.TTFT
@@ -58,29 +59,24 @@ func (b Bound) value(rec *Record) (float64, bool) {
 	case "e2e":
 		d = rec.E2E
 	case "tpot":
-		d, ok = rec.TPOT()
-		ok = ok && rec.TokensSource == FromUsage
+		d, ok := rec.TPOT()
+		return millis(d), ok && rec.knowsTokens(chunks)
 	}
-	return millis(d), ok && d > 0
+	return millis(d), d > 0
 }
 
 // perRequest tells whether the bound limits single requests, too: a percentile of a latency does.
 func (b Bound) perRequest() bool { return b.Metric != "errorRate" && b.Percentile > 0 }
 
-// keeps tells whether a request that succeeded is within every per-request bound, and whether there is
-// any. A value that is missing, such as the TPOT of a single token, breaks none.
-func keeps(bounds []Bound, rec *Record) (good, any bool) {
-	good = true
+// keeps tells whether a request that succeeded is within every per-request bound. A value that is missing,
+// such as the TPOT of a single token, breaks none.
+func keeps(bounds []Bound, rec *Record, chunks bool) bool {
 	for _, b := range bounds {
-		if !b.perRequest() {
-			continue
-		}
-		any = true
-		if v, ok := b.value(rec); ok && v > b.Max {
-			good = false
+		if v, ok := b.value(rec, chunks); b.perRequest() && ok && v > b.Max {
+			return false
 		}
 	}
-	return good, any
+	return true
 }
 
 // decider knows when no outcome of the requests to come can make a level keep its bounds. planned is the
@@ -88,6 +84,7 @@ func keeps(bounds []Bound, rec *Record) (good, any bool) {
 type decider struct {
 	planned int
 	bounds  []Bound
+	chunks  bool // Config.AllowChunkCount
 	counts  []tallyOf
 	ended   int // ok, failed or incomplete
 	failed  int
@@ -99,8 +96,8 @@ type tallyOf struct {
 	sum            float64
 }
 
-func newDecider(planned int, bounds []Bound) *decider {
-	return &decider{planned: planned, bounds: bounds, counts: make([]tallyOf, len(bounds))}
+func newDecider(planned int, bounds []Bound, chunks bool) *decider {
+	return &decider{planned: planned, bounds: bounds, chunks: chunks, counts: make([]tallyOf, len(bounds))}
 }
 
 // add takes a request that has ended and counts.
@@ -115,7 +112,7 @@ func (d *decider) add(rec *Record) {
 		return
 	}
 	for i, b := range d.bounds {
-		v, ok := b.value(rec)
+		v, ok := b.value(rec, d.chunks)
 		if !ok {
 			continue
 		}
@@ -132,7 +129,13 @@ func (d *decider) add(rec *Record) {
 // late counts the requests in flight that can only end beyond a bound, or fail.
 type late func(b Bound) int
 
-// decided names the bound that cannot be kept any more, or "".
+// rounding is far more than a sum can be off by when it is added up in another order.
+const rounding = 1e-9
+
+// decided names the bound that cannot be kept any more, or "". A mean cannot, once the sum so far is too
+// large for the largest sample there can be: what is to come adds nothing below zero, and a request that
+// fails only makes the sample smaller. An error rate cannot, once the failures so far are too many of all that
+// is planned: what was failed stays so, and no more than is planned is ever sent.
 func (d *decider) decided(inFlight late) string {
 	if d.planned == 0 {
 		return ""
@@ -145,7 +148,7 @@ func (d *decider) decided(inFlight late) string {
 				return fmt.Sprintf("%d of %d requests failed, so %s cannot be kept", d.failed, d.planned, b)
 			}
 		case b.Percentile == 0:
-			if c.sum > b.Max*float64(c.within+c.beyond+d.left()) {
+			if c.sum > b.Max*float64(c.within+c.beyond+d.left())*(1+rounding) {
 				return fmt.Sprintf("the sum over %d requests is so large that %s cannot be kept with %d", c.within+c.beyond, b, d.planned)
 			}
 		case missed(b.Percentile, c.within+d.left(), c.beyond):

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,7 +42,7 @@ func TestWhatIsDecidedEarlyIsTheVerdictOfTheWholeLevel(t *testing.T) {
 		n := 1 + r.IntN(60)
 		bound := []Bound{{"ttft", 0.5, 100}, {"ttft", 0.9, 100}, {"ttft", 0.99, 100}, {"ttft", 0, 100}, {"errorRate", 0, 0.1}}[r.IntN(5)]
 		bad, fail := r.Float64(), 0.3*r.Float64()
-		d := newDecider(n, []Bound{bound})
+		d := newDecider(n, []Bound{bound}, false)
 		var records []Record
 		for i := range n {
 			rec := Record{Index: i, TTFT: 50 * ms, E2E: 50 * ms}
@@ -86,6 +87,67 @@ func TestWhatIsDecidedEarlyIsTheVerdictOfTheWholeLevel(t *testing.T) {
 	assert.Greater(t, stopped, 200, "the rules do stop levels")
 }
 
+// While the verdict is open there is a way to keep the bound, and once there is none the level does stop: the
+// rule counts neither too many nor too few.
+func TestALevelStopsAsSoonAsNothingCanSaveIt(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 150 {
+		n, bad := 1+r.IntN(110), r.Float64()
+		bound := Bound{"ttft", []float64{0.5, 0.9, 0.99}[r.IntN(3)], 100}
+		d := newDecider(n, []Bound{bound}, false)
+		var records []Record
+		for range n {
+			rec := Record{TTFT: ms, E2E: ms}
+			switch {
+			case r.Float64() < bad:
+				rec = Record{TTFT: 100*ms + 1, E2E: 100*ms + 1} // the least that breaks it
+			case r.Float64() < 0.2:
+				rec = Record{Category: "http_500"}
+			}
+			records = append(records, rec)
+			d.add(&rec)
+			best := append([]Record(nil), records...)
+			for len(best) < n {
+				best = append(best, Record{TTFT: ms, E2E: ms})
+			}
+			if len(best) == d.failed {
+				continue // nothing was measured: missing, not missed
+			}
+			decided := d.decided(func(Bound) int { return 0 }) != ""
+			require.Equal(t, !verdict(bound, best), decided, "%v after %d of %d: %+v", bound, len(records), n, d.counts[0])
+			if decided {
+				break
+			}
+		}
+	}
+}
+
+// A bound has a value exactly where the summary has one; otherwise a decision would be about another sample.
+func TestBoundsAndSummaryHaveTheSameSample(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	records := make([]Record, 500)
+	for i := range records {
+		ttft := time.Duration(r.IntN(3)) * 50 * ms
+		records[i] = Record{
+			TTFT: ttft, FirstAnswer: ttft * time.Duration(r.IntN(2)), E2E: ttft + time.Duration(r.IntN(3))*5,
+			OutputTokens: r.IntN(20), FirstChunkTokens: 1, TokensSource: []TokensSource{FromUsage, FromChunks, ""}[r.IntN(3)],
+		}
+	}
+	for _, chunks := range []bool{false, true} {
+		s := Summarize(&Result{Records: records, AllowChunkCount: chunks})
+		for metric, want := range map[string]Distribution{"ttft": s.TTFT, "firstAnswer": s.FirstAnswer, "tpot": s.TPOT, "e2e": s.E2E} {
+			var values []float64
+			for i := range records {
+				if v, ok := (Bound{Metric: metric}).value(&records[i], chunks); ok {
+					values = append(values, v)
+				}
+			}
+			assert.Equal(t, want, describe(values), "%s, chunks %v", metric, chunks)
+			assert.NotEmpty(t, values)
+		}
+	}
+}
+
 // With 1,000 requests and a bound on p99, the eleventh beyond it decides.
 func TestTheNumberThatDecidesFollowsFromThePercentile(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -99,7 +161,7 @@ func TestTheNumberThatDecidesFollowsFromThePercentile(t *testing.T) {
 		"p90 of 11":   {11, 0.9, 2},     // h = 9: exactly the tenth value
 		"p99 of 1":    {1, 0.99, 1},
 	} {
-		d := newDecider(c.planned, []Bound{{"ttft", c.p, 100}})
+		d := newDecider(c.planned, []Bound{{"ttft", c.p, 100}}, false)
 		have := 0
 		for d.decided(func(Bound) int { return 0 }) == "" {
 			have++
@@ -172,6 +234,35 @@ func TestALevelEndsWhenItsVerdictIsCertain(t *testing.T) {
 	}
 }
 
+// Requests that hang decide nothing where they could still end without breaking the bound, or failing.
+func TestAHangingServerDecidesNothingWhereThereIsAnotherWay(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"errors are allowed":        func(c *Config) { c.Bounds[1].Max = 0.9 },
+		"reasoning without answer":  func(c *Config) { c.Bounds[0].Metric = "firstAnswer" },
+		"an answer without a token": func(c *Config) { c.AllowEmptyOutput = true },
+		"cut by the duration":       func(c *Config) { c.Duration = time.Hour },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := &engine{answer: func(w *answer, i int, r *request) {
+					if i >= 20 {
+						<-w.gone
+						panic(http.ErrAbortHandler)
+					}
+					steady(w, i, r)
+				}}
+				c := e.start(t)
+				c.Concurrency, c.MaxRequests, c.StopWhenDecided, c.StallTimeout = 8, 100, true, time.Minute
+				c.Bounds = []Bound{{"ttft", 0.99, 500}, {"errorRate", 0, 0.01}}
+				change(&c)
+				r, err := Run(t.Context(), c)
+				require.ErrorIs(t, err, ErrStalled)
+				assert.NotContains(t, r.Stopped, ErrDecided.Error())
+			})
+		})
+	}
+}
+
 // A server that hangs after it has served is ended by the limit, and what hung has failed.
 func TestAServerThatStandsStillIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -218,7 +309,7 @@ func TestAnOverSaturatedServerIsRecognised(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := queue(t, func(c *Config) { c.Rate = 8 })
 		require.ErrorIs(t, err, ErrDecided)
-		assert.Regexp(t, `decided early: over_saturated: the requests in flight grew from \d+ to \d+ over 30 s, and those that ended lately break ttft p90 ≤ 1000 ms`, err.Error())
+		assert.Regexp(t, `decided early: over_saturated: the requests in flight grew from \d+ to \d+ over 30 s, and those that ended, lately and in all, break ttft p90 ≤ 1000 ms`, err.Error())
 		assert.Less(t, r.Elapsed, 45*time.Second)
 	})
 	for name, change := range map[string]func(*Config){
@@ -246,20 +337,26 @@ func TestSaturationIsJudgedOverTheWholeWindow(t *testing.T) {
 	for i := range broken {
 		broken[i] = Record{TTFT: time.Second}
 	}
+	lately := slices.Clone(broken) // of 31 s
+	for i := range lately[:280] {
+		lately[i] = Record{TTFT: ms}
+	}
 	for name, c := range map[string]struct {
 		inFlight func(second int) int
+		records  []Record
 		stops    bool
 	}{
-		"grows":             {func(s int) int { return 10 + 5*s }, true},
-		"grows, then rests": {func(s int) int { return 10 + 5*min(s, 20) }, false},
-		"a burst":           {func(s int) int { return max(10, 200-10*s) }, false},
-		"steady":            {func(int) int { return 100 }, false},
-		"slowly":            {func(s int) int { return 100 + s }, false},
+		"grows":                         {func(s int) int { return 10 + 5*s }, broken, true},
+		"grows, but broken lately only": {func(s int) int { return 10 + 5*s }, lately, false},
+		"grows, then rests":             {func(s int) int { return 10 + 5*min(s, 20) }, broken, false},
+		"a burst":                       {func(s int) int { return max(10, 200-10*s) }, broken, false},
+		"steady":                        {func(int) int { return 100 }, broken, false},
+		"slowly":                        {func(s int) int { return 100 + s }, broken, false},
 	} {
 		s := saturation{bounds: []Bound{{"ttft", 0.9, 100}}}
 		reason := ""
-		for second := 0; second < 60 && reason == ""; second++ {
-			reason = s.sample(c.inFlight(second), broken[:second*10])
+		for second := 0; second < 31 && reason == ""; second++ {
+			reason = s.sample(c.inFlight(second), c.records[:second*10])
 		}
 		assert.Equal(t, c.stops, reason != "", "%s: %s", name, reason)
 	}
@@ -279,6 +376,9 @@ func TestGoodputCountsRequestsThatKeepEveryBound(t *testing.T) {
 	assert.Equal(t, new(0.4), s.GoodRequestsPerSecond)
 	s = Summarize(&Result{Records: records(10), Bounds: []Bound{{"errorRate", 0, 0}}})
 	assert.Nil(t, s.Goodput)
+	s = Summarize(&Result{Records: records(1), Bounds: []Bound{{"ttft", 0.99, 500}}})
+	assert.Equal(t, new(0.0), s.Goodput, "nothing succeeded, so nothing was good")
+	assert.Nil(t, s.GoodRequestsPerSecond, "there is no window")
 }
 
 func ExampleBound() {

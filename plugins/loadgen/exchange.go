@@ -26,9 +26,10 @@ import (
 const drainLimit = 250 * time.Millisecond
 
 // newClient returns a client with room for n requests in flight. It speaks HTTP/1.1 also where the server has
-// HTTP/2, where every
-// request has a connection of its own, and no proxy stands between it and the server. Idle connections
-// are dropped before common servers do so (uvicorn: after 5 s), and redirects are answers.
+// HTTP/2: there every request has a connection of its own, while HTTP/2 would put all streams on one
+// connection and let those above the server's limit, often 100, wait unseen. No proxy stands between
+// it and the server. Idle connections are dropped before common servers do so (uvicorn: after 5 s), and
+// redirects are answers.
 func newClient(n int, t *tls.Config) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -215,6 +216,8 @@ func categorize(ctx context.Context, err error) (Category, string) {
 		return ConnectionReset, "the server closed the connection without an answer: " + message
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), strings.Contains(message, "server closed idle connection"):
 		return ConnectionReset, message
+	case strings.Contains(message, `malformed HTTP response "\x00\x00`): // a frame of HTTP/2
+		return TransportError, "the server speaks HTTP/2 only, and this client HTTP/1.1: " + message
 	default:
 		return TransportError, message
 	}

@@ -88,8 +88,18 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 const mostReserved = 1 << 17
 
 // maxStreams is how many requests an open loop keeps in flight at most. When it is reached, requests wait
-// for one to end, and their send delay shows it.
+// for one to end; a warning says so, and their send delay shows it.
 const maxStreams = 8192
+
+// noteBehind tells what an open loop could not send when it was due.
+func (l *level) noteBehind(p *phase) {
+	if p.crowded > 0 {
+		l.notes = append(l.notes, fmt.Sprintf("streams: %d requests had to wait, because %d were in flight, the most at once that there can be", p.crowded, l.streams))
+	}
+	if millis(p.missed) > delayLimit {
+		l.notes = append(l.notes, fmt.Sprintf("schedule: the requests due in the last %v of the duration were not sent", p.missed.Round(time.Millisecond)))
+	}
+}
 
 // streams is how many connections there can be at once. An open loop makes do with the open files it gets.
 func (c Config) streams() (int, error) {
@@ -155,7 +165,7 @@ func newLevel(c Config, streams int) (*level, error) {
 		caller:  caller{client: c.Client, apiKey: c.APIKey, now: now},
 		settled: make(chan struct{}), streams: streams,
 		gaps:    map[time.Duration]int{},
-		decider: newDecider(c.MaxRequests, c.Bounds),
+		decider: newDecider(c.MaxRequests, c.Bounds, c.AllowChunkCount),
 	}
 	l.settle = sync.OnceFunc(func() { close(l.settled) })
 	l.progress = progress{w: c.Log, now: now}
@@ -191,7 +201,9 @@ func (l *level) run(ctx context.Context) error {
 		l.base = int(l.next.Load())
 		// Growing step by step would hold up to three times as much.
 		l.records = make([]Record, 0, min(l.MaxRequests, mostReserved))
-		l.phase(ctx, &phase{name: "measured", requests: l.MaxRequests, duration: l.Duration, records: &l.records, measured: true})
+		p := &phase{name: "measured", requests: l.MaxRequests, duration: l.Duration, records: &l.records, measured: true}
+		l.phase(ctx, p)
+		l.noteBehind(p)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -220,6 +232,12 @@ func (l *level) result(err error) *Result {
 	}
 	if d := l.Dataset; d != nil && len(l.records)+len(l.warmup) > len(d.Samples) {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("dataset: %d prompts for %d requests: repeated ones may be found in the server's prefix cache", len(d.Samples), len(l.records)+len(l.warmup)))
+	}
+	if t := l.Trace; t != nil && t.Skipped > 0 {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("trace: %d rows without output tokens are left out", t.Skipped))
+	}
+	if d := l.Dataset; d != nil && d.Skipped > 0 {
+		r.Warnings = append(r.Warnings, fmt.Sprintf("dataset: %d conversations without a prompt are left out", d.Skipped))
 	}
 	if l.progress.err != nil {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("log: the progress is incomplete: %v", l.progress.err))

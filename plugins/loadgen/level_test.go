@@ -87,6 +87,35 @@ func TestStreamsAreMeasuredTheSameOverHTTP(t *testing.T) {
 	}
 }
 
+// S25 and S26: the same bytes in every encoding, whole and byte by byte.
+func TestEncodingsAreMeasuredTheSameOverHTTP(t *testing.T) {
+	for name, encode := range encodings {
+		for _, piece := range []int{1 << 20, 1} {
+			t.Run(fmt.Sprintf("%s by %d bytes", name, piece), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := &engine{answer: func(w *answer, _ int, _ *request) {
+						for _, part := range encode(join(content(100, "日本"), content(120, "é"), finish(120, "stop"), tokens(150, 3), done(150))) {
+							for b := range slices.Chunk([]byte(part.data), piece) {
+								w.at(time.Duration(part.at)*ms, string(b))
+							}
+						}
+					}}
+					c := e.start(t)
+					c.Concurrency, c.MaxRequests, c.Warmup = 1, 1, -1
+					r, err := Run(t.Context(), c)
+					require.NoError(t, err)
+					got := r.Records[0]
+					got.Scheduled, got.Sent, got.Done = 0, 0, 0
+					assert.Equal(t, Record{
+						TTFT: 100 * ms, FirstAnswer: 100 * ms, E2E: 120 * ms, PromptTarget: 16, PromptTokens: 10, OutputTarget: 4, OutputTokens: 3,
+						TokensSource: FromUsage, FirstChunkTokens: 1, Chunks: 2, FinishReason: "stop",
+					}, got)
+				})
+			})
+		}
+	}
+}
+
 func TestRequestsAskForWhatTheMeasurementNeeds(t *testing.T) {
 	tests := map[API]struct {
 		path, usage string
@@ -119,7 +148,7 @@ func TestRequestsAskForWhatTheMeasurementNeeds(t *testing.T) {
 	}
 }
 
-func TestPromptsHaveTheirExactLengthAndShareNothing(t *testing.T) {
+func TestPromptsHaveTheirExactLengthAndShareNothing(t *testing.T) { // A6
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{answer: steady}
 		c := e.start(t)
@@ -162,7 +191,7 @@ func TestTheSeedDecidesThePrompts(t *testing.T) {
 	})
 }
 
-func TestWarmupIsAtLeastOneWaveAndApart(t *testing.T) {
+func TestWarmupIsAtLeastOneWaveAndApart(t *testing.T) { // A7
 	tests := map[string]struct{ warmup, want int }{
 		"default":            {0, 16},
 		"less than a wave":   {1, 16},
@@ -190,7 +219,7 @@ func TestWarmupIsAtLeastOneWaveAndApart(t *testing.T) {
 	}
 }
 
-func TestFailuresAreCounted(t *testing.T) {
+func TestFailuresAreCounted(t *testing.T) { // A2
 	tests := map[string]struct {
 		answer func(w *answer, r *request)
 		want   Category
@@ -208,10 +237,25 @@ func TestFailuresAreCounted(t *testing.T) {
 			func(w *answer, _ *request) { w.fail(500, strings.Repeat("x", 495)+"sk-secret") },
 			"http_500", "http 500: " + strings.Repeat("x", 490) + "…",
 		},
-		"the key is not repeated":      {func(w *answer, _ *request) { w.fail(500, "bad key sk-secret") }, "http_500", "http 500: bad key [redacted]"},
-		"compressed all the same":      {func(w *answer, _ *request) { w.Header().Set("Content-Encoding", "gzip"); w.at(0, "x") }, NotStreamed, "the answer has Content-Encoding gzip although identity was asked for"},
-		"closed without an answer":     {func(*answer, *request) { panic(http.ErrAbortHandler) }, ConnectionReset, "the server closed the connection without an answer: EOF"},
-		"closed inside the answer":     {func(w *answer, _ *request) { w.at(0, "data: {}\n\n"); panic(http.ErrAbortHandler) }, TruncatedStream, "the connection was closed inside the answer: unexpected EOF"},
+		"the key is not repeated":  {func(w *answer, _ *request) { w.fail(500, "bad key sk-secret") }, "http_500", "http 500: bad key [redacted]"},
+		"compressed all the same":  {func(w *answer, _ *request) { w.Header().Set("Content-Encoding", "gzip"); w.at(0, "x") }, NotStreamed, "the answer has Content-Encoding gzip although identity was asked for"},
+		"closed without an answer": {func(*answer, *request) { panic(http.ErrAbortHandler) }, ConnectionReset, "the server closed the connection without an answer: EOF"},
+		"closed inside the answer": {func(w *answer, _ *request) { w.at(0, "data: {}\n\n"); panic(http.ErrAbortHandler) }, TruncatedStream, "the connection was closed inside the answer: unexpected EOF"},
+		"unframed error": { // S19
+			func(w *answer, _ *request) {
+				w.at(0, `{"error":{"code":400,"message":"request (19185 tokens) exceeds the available context size (16384 tokens)"}}`)
+			},
+			ServerError, "request (19185 tokens) exceeds the available context size (16384 tokens)",
+		},
+		"a web page": {func(w *answer, _ *request) { w.Header().Set("Content-Type", "text/html"); w.at(0, "<html>\n") }, NotStreamed, "the response is not an event stream: <html>"},
+		"a header that drips": {func(w *answer, _ *request) {
+			conn, _, err := w.ResponseWriter.(http.Hijacker).Hijack()
+			for i := 0; err == nil; i++ {
+				time.Sleep(100 * ms)
+				_, err = conn.Write([]byte("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 100))[i : i+1])
+			}
+			_ = conn.Close() // the client has
+		}, Timeout, "timeout: no complete answer within 2s"},
 		"longer than the time allowed": {func(w *answer, r *request) { w.tokens(r, 100*ms, time.Second, 4) }, Timeout, "timeout: no complete answer within 2s"},
 	}
 	for name, tt := range tests {
@@ -243,7 +287,7 @@ func TestFailuresAreCounted(t *testing.T) {
 	}
 }
 
-func TestARefusedFirstRequestEndsTheLevel(t *testing.T) {
+func TestARefusedFirstRequestEndsTheLevel(t *testing.T) { // S33
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{answer: func(w *answer, _ int, _ *request) {
 			w.fail(404, `{"error":{"message":"The model m does not exist."}}`)
@@ -259,7 +303,7 @@ func TestARefusedFirstRequestEndsTheLevel(t *testing.T) {
 	})
 }
 
-func TestFailuresInARowEndTheLevel(t *testing.T) {
+func TestFailuresInARowEndTheLevel(t *testing.T) { // K15
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{answer: func(w *answer, i int, r *request) {
 			if i >= 40 {

@@ -59,17 +59,69 @@ func TestGapsHaveTheirDistribution(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const n = 200_000
 			r := random(1, 1)
-			sum, squares := 0.0, 0.0
+			sum, squares, least := 0.0, 0.0, 0.0
 			for range n {
 				g := c.arrival.gap(r)
-				require.GreaterOrEqual(t, g, 0.0)
-				sum, squares = sum+g, squares+g*g
+				sum, squares, least = sum+g, squares+g*g, min(least, g)
 			}
+			assert.Zero(t, least, "no gap is negative")
 			mean := sum / n
 			assert.InDelta(t, 1, mean, 0.02)
 			assert.InDelta(t, c.spread, math.Sqrt(max(0, squares/n-mean*mean)), 0.02*c.spread+1e-6)
 		})
 	}
+}
+
+// The seed alone decides the gaps: whatever is sent, it is sent at the same times.
+func TestTheSeedAloneDecidesTheGaps(t *testing.T) {
+	due := func(change func(*Config)) (times []time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			e := &engine{answer: steady}
+			c := e.start(t)
+			c.Concurrency, c.Rate, c.MaxRequests, c.Arrival = 0, 10, 20, Arrival{Gamma, 0.5}
+			change(&c)
+			r, err := Run(t.Context(), c)
+			require.NoError(t, err)
+			for _, rec := range r.Records {
+				times = append(times, rec.Scheduled-r.Records[0].Scheduled)
+			}
+		})
+		return times
+	}
+	want := due(func(*Config) {})
+	assert.Len(t, want, 20)
+	assert.Equal(t, want, due(func(c *Config) { c.Workload = Workload{UniformLength(10, 90), UniformLength(1, 9)} }))
+	assert.Equal(t, want, due(func(c *Config) { c.Warmup = 31 }))
+	assert.NotEqual(t, want, due(func(c *Config) { c.Seed++ }))
+}
+
+// What could not be sent when it was due is told, not left out.
+func TestAnOpenLoopSaysWhatItCouldNotSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{answer: func(w *answer, i int, r *request) {
+			if i == 0 {
+				steady(w, i, r) // the warm-up
+				return
+			}
+			w.tokens(r, 1941*ms, 20*ms, r.MaxTokens) // just over 2 s each
+		}}
+		c := e.start(t)
+		c.Concurrency, c.Rate, c.MaxRequests, c.Duration, c.Warmup = 0, 2, 0, 10*time.Second, -1
+		c, err := c.withDefaults()
+		require.NoError(t, err)
+		l, err := newLevel(c, 2) // room for one request a second, of two
+		require.NoError(t, err)
+		r := l.result(l.run(t.Context()))
+		s := Summarize(r)
+		assert.Equal(t, 2, s.PeakConcurrency)
+		require.Len(t, r.Records, 10)
+		assert.Equal(t, []string{
+			"streams: 9 requests had to wait, because 2 were in flight, the most at once that there can be",
+			"schedule: the requests due in the last 5s of the duration were not sent",
+			"small_sample: p50, p90, p95, p99 from 10 requests; at least 20, 100, 200, 1000 are needed",
+			"send_delay: the client could not keep up: the requests that were due in 4.5 s took 8.5 s to be sent, and were up to 4004.0 ms late (p99), which is in their latencies",
+		}, s.Warnings)
+	})
 }
 
 func TestTheRateGrowsLinearlyDuringTheRamp(t *testing.T) {

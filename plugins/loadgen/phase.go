@@ -22,6 +22,11 @@ type phase struct {
 	taken         atomic.Int64
 	over          atomic.Int64 // when the duration ended, as a time of the level; 0: not yet
 	conversations atomic.Int64 // begun
+
+	// Of an open loop: the requests that waited because too many were in flight, and how much of the
+	// schedule was still to be sent when the duration was over.
+	crowded int
+	missed  time.Duration
 }
 
 // take reports whether another request may be sent, and counts it.
@@ -31,6 +36,11 @@ func (p *phase) take() bool {
 	}
 	n := p.taken.Add(1)
 	return p.requests == 0 || n <= int64(p.requests)
+}
+
+// endsWithin tells whether the duration is over before a time from now has passed.
+func (p *phase) endsWithin(now, d time.Duration) bool {
+	return p.duration > 0 && now+d >= p.started+p.duration
 }
 
 // sent is the number of requests that take has let through.
@@ -92,7 +102,7 @@ func (l *level) closedLoop(ctx context.Context, p *phase) {
 	workers.Wait()
 }
 
-// openLoop sends requests when they are due.
+// openLoop sends requests when they are due. What it could not send when it was due is told: late or never.
 func (l *level) openLoop(ctx context.Context, p *phase) {
 	var requests sync.WaitGroup
 	defer requests.Wait()
@@ -100,10 +110,19 @@ func (l *level) openLoop(ctx context.Context, p *phase) {
 	schedule := l.schedule(p)
 	for p.requests == 0 || p.sent() < p.requests {
 		at, ok := schedule.next()
-		if !ok || p.duration > 0 && at >= p.duration || !waitUntil(ctx, p.started+at-l.now()) || !p.take() {
+		if !ok || p.duration > 0 && at >= p.duration || !waitUntil(ctx, p.started+at-l.now()) {
 			return
 		}
-		slots <- struct{}{} // every request ends, with ctx at the latest
+		select {
+		case slots <- struct{}{}:
+		default:
+			p.crowded++
+			slots <- struct{}{} // every request ends, with ctx at the latest
+		}
+		if !p.take() {
+			p.missed = p.duration - at
+			return
+		}
 		w := l.acquire()
 		j := l.job(p, int(l.next.Add(1)-1))
 		j.due, j.scheduled = p.started+at, true
@@ -170,6 +189,7 @@ func (l *level) converse(ctx context.Context, p *phase, w *worker) {
 			number += all.NumConversations
 		}
 		c := all.draw(all.seed(l.Seed), number)
+		c.words = l.Seed
 		if !p.measured {
 			c.input = c.input[:1]
 		}
@@ -183,7 +203,7 @@ func (l *level) converse(ctx context.Context, p *phase, w *worker) {
 func (l *level) hold(ctx context.Context, p *phase, w *worker, c *conversation) bool {
 	history := c.begin(l.text)
 	for turn := range c.input {
-		if turn > 0 && !waitUntil(ctx, c.pause[turn]) || !p.take() {
+		if turn > 0 && (p.endsWithin(l.now(), c.pause[turn]) || !waitUntil(ctx, c.pause[turn])) || !p.take() {
 			return false
 		}
 		history = append(history, c.ask(l.text, turn))
@@ -191,7 +211,10 @@ func (l *level) hold(ctx context.Context, p *phase, w *worker, c *conversation) 
 			index: int(l.next.Add(1) - 1), input: c.tokens(turn), output: c.output[turn],
 			messages: history, conversation: c.number + 1, turn: turn + 1,
 		})
-		if !rec.OK() {
+		switch {
+		case rec.Category == Cancelled || rec.Category == Incomplete:
+			return false // the level is over
+		case !rec.OK():
 			l.mu.Lock()
 			l.unsent += len(c.input) - turn - 1
 			l.mu.Unlock()

@@ -65,7 +65,7 @@ func calibrate(ctx context.Context, seed uint64, count func(context.Context, []b
 	r := random(seed, -1)
 	lengths := [2]int{few, many}
 	for i, words := range lengths {
-		n, err := count(ctx, render(c.draw(r, nil, words)))
+		n, err := count(ctx, render(extend(nil, words, c.from(r))))
 		if err != nil {
 			return nil, err
 		}
@@ -84,9 +84,9 @@ func calibrate(ctx context.Context, seed uint64, count func(context.Context, []b
 
 // prompt renders a text of n tokens, as nearly as the server's tokenizer allows. If counting fails the
 // estimate stands: the server's usage shows what came of it.
-func (c *calibration) prompt(ctx context.Context, r *rand.Rand, n int) []byte {
+func (c *calibration) prompt(ctx context.Context, word words, n int) []byte {
 	words := c.words(float64(n) - c.overhead)
-	text := c.draw(r, nil, words)
+	text := extend(nil, words, word)
 	best, miss := render(text), math.MaxInt
 	for tries := 0; c.count != nil && tries < 16; tries++ {
 		prompt := render(text[:words])
@@ -105,7 +105,7 @@ func (c *calibration) prompt(ctx context.Context, r *rand.Rand, n int) []byte {
 			more = -min(more, words-1)
 		}
 		words += more
-		text = c.draw(r, text[:min(words, len(text))], words) // other words at the end than before
+		text = extend(text[:min(words, len(text))], words, word) // other words at the end than before
 	}
 	return best
 }
@@ -116,13 +116,21 @@ func (c *calibration) words(tokens float64) int { return max(1, int(math.Round(t
 // part is a text of about n tokens, for a message among others; the chat template's own tokens are not
 // counted, nor is the server's tokenizer asked.
 func (c *calibration) part(r *rand.Rand, n int) string {
-	return strings.Join(c.draw(r, nil, c.words(float64(n))), " ")
+	return strings.Join(extend(nil, c.words(float64(n)), c.from(r)), " ")
 }
 
-// draw extends a text to n words, if it is shorter.
-func (c *calibration) draw(r *rand.Rand, text []string, n int) []string {
+// words gives the word at a place of a text.
+type words func(i int) string
+
+// from draws every word anew.
+func (c *calibration) from(r *rand.Rand) words {
+	return func(int) string { return c.vocabulary[r.IntN(len(c.vocabulary))] }
+}
+
+// extend lengthens a text to n words, if it is shorter.
+func extend(text []string, n int, word words) []string {
 	for len(text) < n {
-		text = append(text, c.vocabulary[r.IntN(len(c.vocabulary))])
+		text = append(text, word(len(text)))
 	}
 	return text
 }

@@ -117,6 +117,12 @@ func (r *Record) TPOT() (d time.Duration, ok bool) {
 	return (r.E2E - r.TTFT) / time.Duration(n), true
 }
 
+// knowsTokens reports whether the number of output tokens may be used; with chunks, also where it is
+// that of the chunks.
+func (r *Record) knowsTokens(chunks bool) bool {
+	return r.TokensSource == FromUsage || r.TokensSource == FromChunks && chunks
+}
+
 func (r *Record) fail(c Category, message string) {
 	r.Category, r.Error = c, message
 }

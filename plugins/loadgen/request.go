@@ -109,8 +109,10 @@ func (l *level) prepare(ctx context.Context, j job) prompt {
 	switch {
 	case j.messages != nil:
 		return l.body.messages(j.messages)
+	case l.text != nil && j.blocks != nil:
+		return prompt{text: l.text.prompt(ctx, l.text.blockWords(j.random, l.Seed, j.blocks, l.text.words(TraceBlock)), j.input)}
 	case l.text != nil:
-		return prompt{text: l.text.prompt(ctx, j.random, j.input)}
+		return prompt{text: l.text.prompt(ctx, l.text.from(j.random), j.input)}
 	case j.blocks != nil:
 		return prompt{text: blocksPrompt(j.random, l.Seed, j.blocks, j.input)}
 	}

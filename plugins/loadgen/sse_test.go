@@ -136,7 +136,47 @@ func reference(in string) (events []string) {
 	return events
 }
 
+// streams are answers as servers frame them, for the fuzzers.
+var streams = []string{
+	// S25: line ends, and events that are cut anywhere
+	"data:{\"choices\":[{\"text\":\"日🙂\"}]}\r\n\r\ndata: {\"choices\":[{\"text\":\"b\",\"finish_reason\":\"stop\"}]}\r\rdata: [DONE] \n\n",
+	"data: {\"choices\":\ndata: [{\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\ndata: {\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}",
+	// S26: comments
+	":\n\n: keep-alive\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n: ping - 2025-05-19\n\n: ping\n\ndata: [DONE]\n\n",
+	// S28: a long line
+	"data: {\"choices\":[{\"text\":\"" + strings.Repeat("x", 70_000) + "\"}]}\n\ndata: {\"choices\":[{\"text\":\"b\",\"finish_reason\":\"stop\"}]}\n\n",
+	// S16: an error before any token
+	"data: {\"error\":{\"message\":\"bad\",\"type\":\"BadRequestError\",\"code\":400}}\n\ndata: [DONE]\n\n",
+	// S19: an error without a frame
+	"{\"error\":{\"code\":400,\"message\":\"request (19185 tokens) exceeds the available context size (16384 tokens)\"}}",
+}
+
+// An answer is the same however the network cuts it.
+func FuzzMeasure(f *testing.F) {
+	for _, in := range streams {
+		f.Add([]byte(in), uint16(0))
+	}
+	f.Fuzz(func(t *testing.T, in []byte, splits uint16) {
+		measure := func(r io.Reader) (rec Record, answer string, gaps []gap) {
+			rec.OutputTarget = 4
+			s := stream{keep: true}
+			_, err := s.measure(r, func() time.Duration { return ms }, &rec)
+			require.NoError(t, err)
+			return rec, string(s.answer), s.gaps
+		}
+		rec, answer, gaps := measure(bytes.NewReader(in))
+		cut, cutAnswer, cutGaps := measure(&pieces{in, splits})
+		require.Equal(t, rec, cut)
+		require.Equal(t, answer, cutAnswer)
+		require.ElementsMatch(t, gaps, cutGaps)
+		require.Equal(t, rec.Category == "", rec.Error == "")
+	})
+}
+
 func FuzzEvents(f *testing.F) {
+	for _, in := range streams {
+		f.Add([]byte(in), uint16(0)) // byte by byte
+	}
 	for _, in := range []string{
 		"data: a\n\ndata: b\r\n\r\ndata:c\r\r", "\uFEFFdata: é\n\n", ": ping\n\ndata: [DONE] \n\n",
 		"data: a\ndata: b\n", "data\r\n\rdata:\n", "data: {\"x\":\"日\"}",

@@ -4,11 +4,9 @@ package loadgen
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"sort"
-	"strings"
 	"time"
 )
 
@@ -139,9 +137,7 @@ func (s *Summary) latencies(r *Result) {
 }
 
 // knows reports whether the request's number of output tokens may be used.
-func (r *Result) knows(rec *Record) bool {
-	return rec.TokensSource == FromUsage || rec.TokensSource == FromChunks && r.AllowChunkCount
-}
+func (r *Result) knows(rec *Record) bool { return rec.knowsTokens(r.AllowChunkCount) }
 
 func (s *Summary) rates(r *Result) {
 	first, last := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
@@ -182,18 +178,14 @@ func (s *Summary) rates(r *Result) {
 }
 
 func (s *Summary) goodput(r *Result) {
-	n, bounded := 0, false
-	for i := range r.Records {
-		if rec := &r.Records[i]; rec.OK() {
-			good, any := keeps(r.Bounds, rec)
-			bounded = bounded || any
-			if good {
-				n++
-			}
-		}
-	}
-	if !bounded {
+	if !slices.ContainsFunc(r.Bounds, Bound.perRequest) {
 		return
+	}
+	n := 0
+	for i := range r.Records {
+		if rec := &r.Records[i]; rec.OK() && keeps(r.Bounds, rec, r.AllowChunkCount) {
+			n++
+		}
 	}
 	s.Goodput = ratio(float64(n), float64(s.Sent))
 	if s.Window != nil {
@@ -223,89 +215,6 @@ func (s *Summary) concurrency(records []Record) {
 		s.PeakConcurrency = max(s.PeakConcurrency, inFlight)
 	}
 	s.AchievedConcurrency = ratio(busy.Seconds(), (changes[len(changes)-1].at - changes[0].at).Seconds())
-}
-
-func (s *Summary) warn(r *Result) {
-	warn := func(format string, args ...any) { s.Warnings = append(s.Warnings, fmt.Sprintf(format, args...)) }
-	if weak := weakPercentiles(s.TTFT.N); weak != "" {
-		warn("small_sample: %s", weak)
-	}
-	if s.InvalidLoad {
-		warn("short_output: %d of %d answers ended before the wanted length although ignore_eos was set", s.Short, s.OK)
-	}
-	talks := len(r.Records) > 0 && r.Records[0].Conversation > 0 // their pauses are no requests
-	if want := min(r.Concurrency, s.Sent); s.PeakConcurrency < want && !talks {
-		warn("concurrency: at most %d requests were in flight at once, %d were wanted", s.PeakConcurrency, want)
-	}
-	if s.Incomplete > 0 {
-		warn("incomplete: %d requests were still running when the level was cut", s.Incomplete)
-	}
-	var buffered, chunks int
-	var have, want float64
-	for i := range r.Records {
-		rec := &r.Records[i]
-		if !rec.OK() {
-			continue
-		}
-		if rec.Buffered {
-			buffered++
-		}
-		if rec.TokensSource == FromChunks {
-			chunks++
-		}
-		if rec.PromptTokens > 0 && rec.PromptTarget > 0 {
-			have, want = have+float64(rec.PromptTokens), want+float64(rec.PromptTarget)
-		}
-	}
-	s.warnOfDelay(warn)
-	if buffered*2 > s.OK {
-		warn("buffered_stream: %d of %d answers came almost at once at their end: something holds the stream back, or the wait before the first token is very long", buffered, s.OK)
-	}
-	if chunks > 0 {
-		warn("chunk_count: the server reported no token count for %d of %d answers: their chunks were counted", chunks, s.OK)
-	}
-	if math.Abs(have-want) > 0.02*want {
-		warn("prompt_length: prompts had %.0f tokens in all, %.0f were wanted", have, want)
-	}
-}
-
-// Send delays from which on the client is to blame: an absolute one, and a share of the latency.
-const (
-	delayLimit = 10.0 // ms
-	delayShare = 0.1
-)
-
-// warnOfDelay names a client that could not send on time. Latencies include the delay; a client that is
-// too slow makes the server look slow.
-func (s *Summary) warnOfDelay(warn func(format string, args ...any)) {
-	if s.SendDelay.P99 == nil {
-		return
-	}
-	limit := delayLimit
-	if s.TTFT.P50 != nil {
-		limit = max(limit, delayShare**s.TTFT.P50)
-	}
-	if *s.SendDelay.P99 > limit {
-		warn("send_delay: the client could not keep up: requests were sent up to %.1f ms late (p99), which is in their latencies", *s.SendDelay.P99)
-	}
-}
-
-// weakPercentiles names the percentiles p that fewer than 10/(1−p) values stand for.
-func weakPercentiles(n int) string {
-	if n == 0 {
-		return ""
-	}
-	var names, needs []string
-	for _, p := range [...]int{50, 90, 95, 99} {
-		if need := 1000 / (100 - p); n < need {
-			names = append(names, fmt.Sprintf("p%d", p))
-			needs = append(needs, fmt.Sprint(need))
-		}
-	}
-	if names == nil {
-		return ""
-	}
-	return fmt.Sprintf("%s from %d requests; at least %s are needed", strings.Join(names, ", "), n, strings.Join(needs, ", "))
 }
 
 // ratio is a/b, or nil where that is not a number.

@@ -4,6 +4,7 @@ package loadgen
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -41,11 +42,12 @@ func TestPercentilesInterpolateLinearly(t *testing.T) {
 		values []float64
 		want   Distribution
 	}{
-		"none":  {nil, Distribution{}},
-		"one":   {[]float64{5}, Distribution{1, new(5.0), new(5.0), new(5.0), new(5.0), new(5.0)}},
-		"two":   {[]float64{20, 10}, Distribution{2, new(15.0), new(15.0), new(19.0), new(19.5), new(19.9)}},
-		"five":  {[]float64{15, 20, 35, 40, 50}, Distribution{5, new(32.0), new(35.0), new(46.0), new(48.0), new(49.6)}},
-		"twins": {[]float64{1, 1, 1, 3}, Distribution{4, new(1.5), new(1.0), new(2.4), new(2.7), new(2.94)}},
+		"none":                      {nil, Distribution{}},
+		"one":                       {[]float64{5}, Distribution{1, new(5.0), new(5.0), new(5.0), new(5.0), new(5.0)}},
+		"two":                       {[]float64{20, 10}, Distribution{2, new(15.0), new(15.0), new(19.0), new(19.5), new(19.9)}},
+		"five":                      {[]float64{15, 20, 35, 40, 50}, Distribution{5, new(32.0), new(35.0), new(46.0), new(48.0), new(49.6)}},
+		"A4: not the largest of 71": {upTo(71), Distribution{71, new(36.0), new(36.0), new(64.0), new(67.5), new(70.3)}},
+		"twins":                     {[]float64{1, 1, 1, 3}, Distribution{4, new(1.5), new(1.0), new(2.4), new(2.7), new(2.94)}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -61,6 +63,18 @@ func TestPercentilesInterpolateLinearly(t *testing.T) {
 			}
 		})
 	}
+}
+
+func upTo(n int) (values []float64) {
+	for i := range n {
+		values = append(values, float64(i+1))
+	}
+	return values
+}
+
+// A hundred thousand requests are kept in 40 MB.
+func TestARecordIsSmall(t *testing.T) {
+	assert.LessOrEqual(t, reflect.TypeFor[Record]().Size(), uintptr(400))
 }
 
 func TestCountedGapsHaveTheSamePercentilesAsListedOnes(t *testing.T) {

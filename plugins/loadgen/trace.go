@@ -5,6 +5,7 @@ package loadgen
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,14 +43,15 @@ const TraceBlock = 512
 // columns of a trace, by the names that public traces have; case does not matter.
 var (
 	timeColumns   = []string{"timestamp", "arrived_at", "time"}
-	inputColumns  = []string{"contexttokens", "input_tokens", "input_length", "num_prefill_tokens"}
-	outputColumns = []string{"generatedtokens", "output_tokens", "output_length", "num_decode_tokens"}
+	inputColumns  = []string{"contexttokens", "input_tokens", "input_length", "num_prefill_tokens", "request tokens"}
+	outputColumns = []string{"generatedtokens", "output_tokens", "output_length", "num_decode_tokens", "response tokens"}
 )
 
 // ReadTrace reads a trace: CSV with a header (TIMESTAMP,ContextTokens,GeneratedTokens as the Azure LLM
 // inference traces have, or timestamp,input_tokens,output_tokens with seconds), or JSON lines with
-// timestamp (ms), input_length, output_length and hash_ids as Mooncake's. Rows are put in order of time.
-// name is the file's, for errors; these name the line.
+// timestamp (ms), input_length, output_length and hash_ids as Mooncake's. Rows are put in order of time, and
+// those that ask for no output, as requests that failed when the trace was recorded, are skipped and counted.
+// Any other row that cannot be sent is an error. name is the file's, for errors; these name the line, too.
 func ReadTrace(name string, r io.Reader) (*Trace, error) {
 	b := bufio.NewReader(r)
 	first, err := begin(b)
@@ -67,7 +70,7 @@ func ReadTrace(name string, r io.Reader) (*Trace, error) {
 	if len(t.Rows) == 0 {
 		return nil, fmt.Errorf("%s: has no requests", name)
 	}
-	slices.SortStableFunc(t.Rows, func(a, b TraceRow) int { return int(min(max(a.At-b.At, -1), 1)) })
+	slices.SortStableFunc(t.Rows, func(a, b TraceRow) int { return cmp.Compare(a.At, b.At) })
 	start := t.Rows[0].At
 	for i := range t.Rows {
 		t.Rows[i].At -= start
@@ -75,33 +78,35 @@ func ReadTrace(name string, r io.Reader) (*Trace, error) {
 	return t, nil
 }
 
-// begin passes over a byte order mark and blanks; it returns the first byte after
-// them, left unread.
+// begin passes over a byte order mark and returns the first byte that is no blank, left unread.
 func begin(b *bufio.Reader) (byte, error) {
-	if head, err := b.Peek(3); err == nil && bytes.Equal(head, []byte("\xef\xbb\xbf")) {
+	if head, err := b.Peek(3); err == nil && string(head) == "\uFEFF" {
 		_, _ = b.Discard(3) // it has just been seen
 	}
-	for {
-		c, err := b.ReadByte()
-		switch {
+	for n := 1; ; n++ {
+		switch head, err := b.Peek(n); {
 		case errors.Is(err, io.EOF):
 			return 0, errors.New("is empty")
+		case errors.Is(err, bufio.ErrBufferFull):
+			return 0, fmt.Errorf("begins with %d blanks", n-1)
 		case err != nil:
 			return 0, err
-		case c != ' ' && c != '\t' && c != '\r' && c != '\n':
-			return c, b.UnreadByte()
+		case !strings.ContainsRune(" \t\r\n", rune(head[n-1])):
+			return head[n-1], nil
 		}
 	}
 }
 
-// add checks and takes one row.
-func (t *Trace) add(row TraceRow) error {
-	switch {
-	case row.Input < 1 || float64(row.Input) > maxTokens:
-		return fmt.Errorf("the input tokens must be a whole number from 1 to %g, are %d", maxTokens, row.Input)
-	case row.Output < 0 || float64(row.Output) > maxTokens:
-		return fmt.Errorf("the output tokens must be a whole number from 0 to %g, are %d", maxTokens, row.Output)
-	case row.Output == 0:
+// add takes one row, whose lengths are still text: first the name, then the value.
+func (t *Trace) add(at time.Duration, input, output [2]string, blocks []uint64) (err error) {
+	row := TraceRow{At: at, Blocks: blocks}
+	if row.Input, err = tokenText(input, 1); err != nil {
+		return err
+	}
+	if row.Output, err = tokenText(output, 0); err != nil {
+		return err
+	}
+	if row.Output == 0 {
 		t.Skipped++
 		return nil
 	}
@@ -109,16 +114,29 @@ func (t *Trace) add(row TraceRow) error {
 	return nil
 }
 
+// tokenText reads a number of tokens. Tools that know no missing integers write 12 as 12.0.
+func tokenText(value [2]string, least float64) (int, error) {
+	n, err := strconv.ParseFloat(strings.TrimSpace(value[1]), 64)
+	if err != nil || !isWhole(n, least) {
+		return 0, fmt.Errorf("%s %q is not a whole number from %g to %g", value[0], value[1], least, maxTokens)
+	}
+	return int(n), nil
+}
+
+// isWhole tells whether a number read from a file can be a number of tokens.
+func isWhole(n, least float64) bool { return n >= least && n <= maxTokens && n == math.Trunc(n) }
+
 func (t *Trace) readCSV(r io.Reader) error {
 	in := csv.NewReader(r)
 	in.TrimLeadingSpace = true
 	header, err := in.Read()
 	if err != nil {
-		return lineError(1, err)
+		return csvError(err)
 	}
 	at, input, output := column(header, timeColumns), column(header, inputColumns), column(header, outputColumns)
 	if at < 0 || input < 0 || output < 0 {
-		return lineError(1, fmt.Errorf("needs the columns timestamp, input_tokens and output_tokens (or TIMESTAMP, ContextTokens, GeneratedTokens), has %s", strings.Join(header, ",")))
+		line, _ := in.FieldPos(0)
+		return lineError(line, fmt.Errorf("needs the columns timestamp, input_tokens and output_tokens (or TIMESTAMP, ContextTokens, GeneratedTokens), has %s", excerpt([]byte(strings.Join(header, ",")))))
 	}
 	for {
 		cells, err := in.Read()
@@ -126,27 +144,26 @@ func (t *Trace) readCSV(r io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			var parse *csv.ParseError
-			if errors.As(err, &parse) {
-				return lineError(parse.Line, parse.Err)
-			}
-			return lineError(1, err)
+			return csvError(err)
 		}
 		line, _ := in.FieldPos(0)
-		var row TraceRow
-		if row.At, err = moment(cells[at]); err != nil {
-			return lineError(line, fmt.Errorf("%s: %w", header[at], err))
+		since, err := moment(cells[at])
+		if err != nil {
+			return lineError(line, fmt.Errorf("%s %w", header[at], err))
 		}
-		if row.Input, err = strconv.Atoi(strings.TrimSpace(cells[input])); err != nil {
-			return lineError(line, fmt.Errorf("%s: %q is not a whole number", header[input], cells[input]))
-		}
-		if row.Output, err = strconv.Atoi(strings.TrimSpace(cells[output])); err != nil {
-			return lineError(line, fmt.Errorf("%s: %q is not a whole number", header[output], cells[output]))
-		}
-		if err := t.add(row); err != nil {
+		if err := t.add(since, [2]string{header[input], cells[input]}, [2]string{header[output], cells[output]}, nil); err != nil {
 			return lineError(line, err)
 		}
 	}
+}
+
+// csvError names the line of an error, unless it is one of reading the file.
+func csvError(err error) error {
+	var parse *csv.ParseError
+	if errors.As(err, &parse) {
+		return lineError(parse.Line, parse.Err)
+	}
+	return fmt.Errorf(" %w", err)
 }
 
 func lineError(line int, err error) error { return fmt.Errorf("%d: %w", line, err) }
@@ -158,6 +175,11 @@ func column(header, names []string) int {
 // moments are the forms of time stamps, beside seconds as a number.
 var moments = []string{"2006-01-02 15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00", time.RFC3339Nano, "2006-01-02T15:04:05.999999999"}
 
+// longestOffset is how far a time stamp may be from the zero of its kind, in seconds: 140 years, half of
+// what a duration can hold, so that the distance of any two is one. Milliseconds since 1970, taken for
+// seconds, are far above it.
+const longestOffset = 140 * 365 * 24 * 3600
+
 // moment reads a time stamp as a time since some fixed moment.
 func moment(text string) (time.Duration, error) {
 	text = strings.TrimSpace(text)
@@ -166,38 +188,45 @@ func moment(text string) (time.Duration, error) {
 	}
 	for _, layout := range moments {
 		if at, err := time.Parse(layout, text); err == nil {
-			return at.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)), nil
+			since := at.Sub(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+			if since.Abs() > longestOffset*time.Second {
+				return 0, fmt.Errorf("%q is too far from the year 2000", text)
+			}
+			return since, nil
 		}
 	}
 	return 0, fmt.Errorf("%q is neither a time such as 2023-11-16 18:17:03.97 nor a number of seconds", text)
 }
 
 func offset(seconds float64) (time.Duration, error) {
-	if !(math.Abs(seconds) < 9e9) { // NaN too
+	if !(math.Abs(seconds) <= longestOffset) { // NaN too
 		return 0, fmt.Errorf("%g is not a time in seconds", seconds)
 	}
-	return time.Duration(seconds * float64(time.Second)), nil
+	return time.Duration(math.Round(seconds * float64(time.Second))), nil
 }
 
 func (t *Trace) readLines(r io.Reader) error {
 	return jsonLines(r, func(data []byte) error {
-		var entry struct {
-			Timestamp *float64 `json:"timestamp"`
-			Input     *int     `json:"input_length"`
-			Output    *int     `json:"output_length"`
-			Blocks    []uint64 `json:"hash_ids"`
+		var row struct {
+			Timestamp *float64        `json:"timestamp"`
+			Input     json.RawMessage `json:"input_length"`
+			Output    json.RawMessage `json:"output_length"`
+			Blocks    []uint64        `json:"hash_ids"`
 		}
-		if err := json.Unmarshal(data, &entry); err != nil {
-			return err
+		if err := json.Unmarshal(data, &row); err != nil {
+			return plainly(err)
 		}
-		if entry.Timestamp == nil || entry.Input == nil || entry.Output == nil {
+		if row.Timestamp == nil || row.Input == nil || row.Output == nil {
 			return errors.New("needs timestamp, input_length and output_length")
 		}
-		at, err := offset(*entry.Timestamp / 1000)
+		at, err := offset(*row.Timestamp / 1000)
 		if err != nil {
-			return err
+			return fmt.Errorf("timestamp %w", err)
 		}
-		return t.add(TraceRow{At: at, Input: *entry.Input, Output: *entry.Output, Blocks: entry.Blocks})
+		value := func(name string, raw json.RawMessage) [2]string {
+			return [2]string{name, strings.Trim(string(raw), `"`)}
+		}
+		return t.add(at, value("input_length", row.Input), value("output_length", row.Output), row.Blocks)
 	})
 }
 
@@ -222,13 +251,36 @@ func jsonLines(r io.Reader, take func([]byte) error) error {
 	return nil
 }
 
+// plainly says in the words of the file what a JSON decoder says in those of Go.
+func plainly(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	want := "a number"
+	switch wrong.Type.Kind() {
+	case reflect.String:
+		want = "text"
+	case reflect.Slice:
+		want = "a list"
+	case reflect.Struct:
+		want = "an object"
+	case reflect.Uint64:
+		want = "a whole number"
+	}
+	if wrong.Field == "" {
+		return fmt.Errorf("must be %s, is %s", want, wrong.Value)
+	}
+	return fmt.Errorf("%s must be %s, is %s", wrong.Field, want, wrong.Value)
+}
+
 // blocksPrompt renders a prompt of n token ids in which equal blocks have equal ids. What goes beyond the
 // named blocks is the request's own.
-func blocksPrompt(r *rand.Rand, seed uint64, blocks []uint64, n int) []byte {
+func blocksPrompt(own *rand.Rand, seed uint64, blocks []uint64, n int) []byte {
 	out := append(make([]byte, 0, 6*n+2), '[')
-	own := r
 	for i := 0; i < n; i += TraceBlock {
-		if r = own; i/TraceBlock < len(blocks) {
+		r := own
+		if i/TraceBlock < len(blocks) {
 			r = random(seed^mix(blocks[i/TraceBlock]), 0)
 		}
 		for range min(TraceBlock, n-i) {
@@ -238,4 +290,15 @@ func blocksPrompt(r *rand.Rand, seed uint64, blocks []uint64, n int) []byte {
 	}
 	out[len(out)-1] = ']'
 	return out
+}
+
+// blockWords is the same for prompts of text, in which every block has the given number of words.
+func (c *calibration) blockWords(own *rand.Rand, seed uint64, blocks []uint64, perBlock int) words {
+	return func(i int) string {
+		block := i / perBlock
+		if block >= len(blocks) {
+			return c.vocabulary[own.IntN(len(c.vocabulary))]
+		}
+		return c.vocabulary[mix(seed^mix(blocks[block])+uint64(i%perBlock))%uint64(len(c.vocabulary))]
+	}
 }

@@ -134,6 +134,47 @@ func TestHTTPSWithACertificateOfOnesOwn(t *testing.T) {
 	}
 }
 
+// A server with HTTP/2 only takes the request for a bad preface.
+func TestAServerWithHTTP2OnlyIsNamed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 4096))
+			_, _ = io.WriteString(conn, "\x00\x00\x00\x04\x00\x00\x00\x00\x00") // SETTINGS
+			_ = conn.Close()
+		}
+	}()
+	r, err := Run(t.Context(), onSockets("http://"+l.Addr().String()))
+	require.NoError(t, err)
+	assert.Equal(t, TransportError, r.Records[0].Category)
+	assert.Contains(t, r.Records[0].Error, "the server speaks HTTP/2 only, and this client HTTP/1.1: ")
+}
+
+// TestLongLinesOverHTTP is S28.
+func TestLongLinesOverHTTP(t *testing.T) {
+	chunk := func(n int) string {
+		return "data: {\"choices\":[{\"text\":\"" + strings.Repeat("x", n) + "\"}]}\n\n"
+	}
+	end := "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
+	for body, want := range map[string]Record{
+		chunk(70_000) + chunk(2<<20) + end: {Chunks: 2},
+		chunk(1) + chunk(maxLine) + end:    {Chunks: 1, Category: LineTooLong, Error: "a line or an event is longer than 16 MiB"},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, body) }))
+		r, err := Run(t.Context(), onSockets(srv.URL))
+		srv.Close()
+		require.NoError(t, err)
+		got := r.Records[0]
+		assert.Equal(t, want, Record{Chunks: got.Chunks, Category: got.Category, Error: got.Error})
+	}
+}
+
 // sendOnly is a RoundTripper that plays what happens to a request on a connection.
 type sendOnly struct {
 	attempts []attempt

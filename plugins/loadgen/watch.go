@@ -23,7 +23,7 @@ func (l *level) received() (n int64) {
 func (l *level) watch(p *phase, done <-chan struct{}, cut context.CancelCauseFunc) {
 	var chunks int64
 	ended, since := 0, l.now()
-	queue := saturation{bounds: l.Bounds}
+	queue := saturation{bounds: l.Bounds, chunks: l.AllowChunkCount}
 	for wait(done, watchEvery) {
 		l.mu.Lock()
 		now, arrived, records := l.now(), l.received(), *p.records
@@ -49,14 +49,18 @@ func (l *level) watch(p *phase, done <-chan struct{}, cut context.CancelCauseFun
 }
 
 // late counts the requests in flight that have no token yet and have been running for longer than the
-// bound on a single request allows. The lock is held.
+// bound on a single request allows, and so can only end beyond it or fail. The lock is held.
+//
+// None is counted where a request could end in another way: without a token, where that is allowed;
+// incomplete, where a duration cuts it; or with reasoning and no answer, for the bound on its first one.
+// A second more than the bound has to be over, so that no token is on its way through this process.
 func (l *level) late(b Bound, now time.Duration) (n int) {
-	if !b.perRequest() || b.Metric == "tpot" {
+	if b.Metric != "ttft" && b.Metric != "e2e" || !b.perRequest() || l.AllowEmptyOutput || l.Duration > 0 {
 		return 0
 	}
 	for _, w := range l.workers {
 		began := time.Duration(w.stream.zero.Load())
-		if began > 0 && !w.stream.answering.Load() && millis(now-began) > b.Max {
+		if began > 0 && !w.stream.answering.Load() && millis(now-began-watchEvery) > b.Max {
 			n++
 		}
 	}
@@ -66,13 +70,15 @@ func (l *level) late(b Bound, now time.Duration) (n int) {
 // saturation recognises an open loop that asks for more than the server can do: its queue grows for as
 // long as the load lasts. It is judged from 30 s after the warm-up and the ramp on, over all the time since
 // then in six equal windows. The mean number of requests in flight has to grow by at least 5 % from each
-// window to the next and to double from the first to the last; and the requests that ended in the last
-// window must already break a bound on a percentile. A burst at the start that is worked off, or a queue that
-// settles, does not grow in every window.
+// window to the next and to double from the first to the last; and both the requests that ended in the last
+// window and all that have ended must already break a bound on a percentile, so that a level which would keep
+// it if it ended now goes on. A burst at the start that is worked off, or a queue that settles, does not grow in
+// every window.
 //
 // This is the one rule that is not arithmetic: a server could in principle become faster again.
 type saturation struct {
 	bounds  []Bound
+	chunks  bool      // Config.AllowChunkCount
 	samples []float64 // requests in flight, one for each second
 	ended   []int     // requests that had ended by then
 }
@@ -105,18 +111,18 @@ func (s *saturation) sample(inFlight int, records []Record) string {
 	}
 	recent := records[s.ended[n-1-n/saturationWindows]:]
 	for _, b := range s.bounds {
-		if b.perRequest() && breaks(b, recent) {
-			return fmt.Sprintf("the requests in flight grew from %.0f to %.0f over %d s, and those that ended lately break %s", first, last, n, b)
+		if b.perRequest() && breaks(b, recent, s.chunks) && breaks(b, records, s.chunks) {
+			return fmt.Sprintf("the requests in flight grew from %.0f to %.0f over %d s, and those that ended, lately and in all, break %s", first, last, n, b)
 		}
 	}
 	return ""
 }
 
 // breaks tells whether a percentile of the requests is beyond its bound.
-func breaks(b Bound, records []Record) bool {
+func breaks(b Bound, records []Record, chunks bool) bool {
 	within, beyond := 0, 0
 	for i := range records {
-		if v, ok := b.value(&records[i]); ok && records[i].OK() {
+		if v, ok := b.value(&records[i], chunks); ok && records[i].OK() {
 			if v > b.Max {
 				beyond++
 			} else {

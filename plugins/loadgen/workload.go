@@ -26,7 +26,8 @@ const (
 	// Normal is a normal distribution truncated to [Min, Max], then rounded.
 	Normal Shape = "normal"
 	// Lognormal is the same of a lognormal distribution. Mean and StdDev are its own, m and s, not those
-	// of the logarithm: μ = ln(m²/√(m²+s²)), σ² = ln(1+s²/m²).
+	// of the logarithm: μ = ln(m²/√(m²+s²)), σ² = ln(1+s²/m²). Its tail is long, so that cutting it at the
+	// default Max lowers the mean: by 3 % for s = m/2, by 9 % for s = m.
 	Lognormal Shape = "lognormal"
 	// Uniform is every whole number from Min to Max, both included.
 	Uniform Shape = "uniform"
@@ -35,13 +36,13 @@ const (
 // maxTokens bounds what a workload may ask for; it is far above any model's context.
 const maxTokens = 1e8
 
-// Length is a distribution of token counts; every count drawn is at least 1. The zero value is always 0.
+// Length is a distribution of whole numbers, such as token counts. The zero value is always 0.
 type Length struct {
 	Shape Shape
 	// Mean and StdDev belong to Normal and Lognormal.
 	Mean, StdDev float64
-	// Min and Max belong to Uniform; Min alone to Fixed. For Normal and Lognormal 0 means 1 and
-	// Mean+3·StdDev.
+	// Min and Max belong to Uniform; Min alone to Fixed. For Normal and Lognormal they are the limits;
+	// 0 means 1 and Mean+3·StdDev.
 	Min, Max int
 }
 
@@ -180,35 +181,55 @@ func (l Length) args() string {
 }
 
 func (w Workload) validate() error {
-	if err := w.Input.validate(); err != nil {
+	if err := w.Input.validate(tokenCount); err != nil {
 		return fmt.Errorf("input: %w", err)
 	}
-	if err := w.Output.validate(); err != nil {
+	if err := w.Output.validate(tokenCount); err != nil {
 		return fmt.Errorf("output: %w", err)
 	}
 	return nil
 }
 
-func (l Length) validate() error {
+// unit is what the numbers of a Length count.
+type unit struct {
+	name  string
+	least float64 // smallest number that makes sense
+	scale float64 // so many are one of what users write: 1000 for milliseconds, which are written as seconds
+}
+
+var tokenCount = unit{name: "tokens", least: 1, scale: 1}
+
+func (l Length) validate(u unit) error {
 	switch l.Shape {
 	case Fixed:
-		return inRange("tokens", float64(l.Min), 1)
+		return u.check(u.name, float64(l.Min), u.least)
 	case Normal, Lognormal:
-		if err := errors.Join(inRange("mean", l.Mean, 1), inRange("standard deviation", l.StdDev, 0)); err != nil {
+		if err := errors.Join(u.check("mean", l.Mean, u.least), u.check("standard deviation", l.StdDev, 0)); err != nil {
 			return err
 		}
+		if l.Shape == Lognormal && l.Mean == 0 {
+			return errors.New("the mean of a lognormal distribution must be above 0")
+		}
 		if low, high := l.bounds(); low < 1 || high > maxTokens || low > high {
-			return fmt.Errorf("the limits %d and %d must be in order, from 1 to %g", low, high, maxTokens)
+			return fmt.Errorf("the limits %g and %g must be in order, from %g to %g", float64(low)/u.scale, float64(high)/u.scale, 1/u.scale, maxTokens/u.scale)
 		}
 		return nil
 	case Uniform:
 		if l.Max < l.Min {
-			return fmt.Errorf("the largest length %d is below the smallest, %d", l.Max, l.Min)
+			return fmt.Errorf("the largest length %g is below the smallest, %g", float64(l.Max)/u.scale, float64(l.Min)/u.scale)
 		}
-		return errors.Join(inRange("smallest length", float64(l.Min), 1), inRange("largest length", float64(l.Max), 1))
+		return errors.Join(u.check("smallest length", float64(l.Min), u.least), u.check("largest length", float64(l.Max), u.least))
 	default:
 		return fmt.Errorf("unknown distribution %q: must be %s", l.Shape, shapes)
 	}
+}
+
+// check names a number that is out of range, as the user wrote it.
+func (u unit) check(name string, v, lowest float64) error {
+	if v >= lowest && v <= maxTokens { // false for NaN
+		return nil
+	}
+	return fmt.Errorf("the %s must be from %g to %g, is %g", name, lowest/u.scale, maxTokens/u.scale, v/u.scale)
 }
 
 // shapes lists the distributions, for messages.
@@ -221,19 +242,12 @@ func (l Length) bounds() (low, high int) {
 		low = 1
 	}
 	if high == 0 {
-		high = int(min(math.Round(l.Mean+3*l.StdDev), maxTokens))
+		high = int(min(max(math.Round(l.Mean+3*l.StdDev), 1), maxTokens))
 	}
 	return low, high
 }
 
-func inRange(name string, v, lowest float64) error {
-	if v >= lowest && v <= maxTokens { // false for NaN
-		return nil
-	}
-	return fmt.Errorf("the %s must be from %g to %g, is %g", name, lowest, maxTokens, v)
-}
-
-// Longest is the largest number of tokens that Draw can return.
+// Longest is the largest number that Draw can return.
 func (l Length) Longest() int {
 	switch l.Shape {
 	case Normal, Lognormal:
@@ -246,7 +260,7 @@ func (l Length) Longest() int {
 	}
 }
 
-// Draw returns one token count.
+// Draw returns one number.
 func (l Length) Draw(r *rand.Rand) int {
 	switch l.Shape {
 	case Uniform:
@@ -268,7 +282,7 @@ func (l Length) drawTruncated(r *rand.Rand) int {
 	for range drawTries {
 		if z := r.NormFloat64(); l.Shape == Lognormal {
 			variance := math.Log1p(l.StdDev * l.StdDev / (l.Mean * l.Mean))
-			x = math.Exp(math.Log(l.Mean) - variance/2 + math.Sqrt(variance)*z)
+			x = l.Mean * math.Exp(math.Sqrt(variance)*z-variance/2)
 		} else {
 			x = l.Mean + l.StdDev*z
 		}
