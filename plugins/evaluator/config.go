@@ -43,6 +43,7 @@ type settings struct {
 	command []string
 	env     map[string]string
 	environ []string // of processes
+	secrets []string // what the file refers to as env:NAME: kept out of logs
 }
 
 // key is one key of evaluator.config.
@@ -120,6 +121,7 @@ func setAPIKey(s *settings, value any, getenv func(string) string) error {
 	if s.apiKey = getenv(name); s.apiKey == "" {
 		return fmt.Errorf("environment variable %s is not set", name)
 	}
+	s.secrets = append(s.secrets, s.apiKey)
 	return nil
 }
 
@@ -267,6 +269,7 @@ func setEnv(s *settings, value any, getenv func(string) string) error {
 			if text = getenv(from); text == "" {
 				return fmt.Errorf("%s: environment variable %s is not set", name, from)
 			}
+			s.secrets = append(s.secrets, text)
 		}
 		s.env[name] = text
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -33,7 +34,7 @@ func (e command) Evaluate(ctx context.Context, t experiment.Target, traffic expe
 		environ = append(environ, name+"="+e.env[name])
 	}
 	environ = append(environ, e.variables(t, traffic, file)...)
-	p := process{argv: e.command, environ: environ, log: traffic.Log, secret: e.apiKey}
+	p := process{argv: e.command, environ: environ, log: traffic.Log, secrets: e.secrets}
 	return p.measure(ctx, "the command gave metrics", func() (*experiment.Metrics, error) { return readMetrics(file) })
 }
 
@@ -79,7 +80,11 @@ func readMetrics(path string) (*experiment.Metrics, error) {
 	dec := json.NewDecoder(bytes.NewReader(clean))
 	dec.DisallowUnknownFields()
 	var m experiment.Metrics
-	if err := dec.Decode(&m); err != nil {
+	err = dec.Decode(&m)
+	if _, more := dec.Token(); err == nil && more != io.EOF {
+		err = errors.New("something follows the object")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: $LLMCTL_METRICS_FILE: %w; it begins with: %.200s", errNoResult, err, bytes.TrimSpace(data))
 	}
 	if replaced > 0 {

@@ -3,7 +3,6 @@
 package evaluator
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -23,21 +22,12 @@ import (
 // genAIBench measures with genai-bench, as a closed loop over its chat API.
 type genAIBench struct{ settings }
 
-// genAILauncher runs a Python script with the API key as its last argument. The
-// tool takes the key on its command line only; there it would be seen in the list of
-// processes, and in the environment it is not.
-const genAILauncher = `import os, runpy, sys
-sys.argv = sys.argv[1:] + ["--api-key", os.environ["` + genAIKey + `"]]
-runpy.run_path(sys.argv[0], run_name="__main__")`
-
-const genAIKey = "LLMCTL_API_KEY"
+// genAIKey holds the API key. The tool prefers it to --api-key, which it insists on
+// although anybody can see that in the list of processes.
+const genAIKey = "MODEL_API_KEY"
 
 func (e genAIBench) Evaluate(ctx context.Context, t experiment.Target, traffic experiment.Traffic) (*experiment.Metrics, error) {
 	script, err := lookPath(typeGenAI, e.environ)
-	if err != nil {
-		return nil, err
-	}
-	python, err := interpreter(script)
 	if err != nil {
 		return nil, err
 	}
@@ -46,14 +36,10 @@ func (e genAIBench) Evaluate(ctx context.Context, t experiment.Target, traffic e
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	key := e.apiKey
-	if key == "" {
-		key = "none" // the tool insists on one
-	}
 	p := process{
-		argv: slices.Concat(python, []string{"-c", genAILauncher, script}, e.arguments(t, traffic.Scenario, dir)),
-		dir:  dir, environ: append(slices.Clone(e.environ), genAIKey+"="+key, "TERM=dumb"),
-		log: traffic.Log, secret: e.apiKey,
+		argv: append([]string{script}, e.arguments(t, traffic.Scenario, dir)...),
+		dir:  dir, environ: append(slices.Clone(e.environ), genAIKey+"="+e.apiKey, "TERM=dumb"),
+		log: traffic.Log, secrets: e.secrets,
 	}
 	return p.measure(ctx, "there is a result", func() (*experiment.Metrics, error) { return readGenAI(filepath.Join(dir, "run")) })
 }
@@ -68,7 +54,7 @@ func (e genAIBench) arguments(t experiment.Target, s experiment.Scenario, dir st
 		requests = math.MaxInt32
 	}
 	args := []string{
-		"benchmark", "--api-backend", "openai", "--api-base", t.BaseURL, "--api-model-name", t.Model, "--model", t.Model,
+		"benchmark", "--api-backend", "openai", "--api-base", t.BaseURL, "--api-key", "none", "--api-model-name", t.Model, "--model", t.Model,
 		"--task", "text-to-text", "--model-tokenizer", e.tokenizer,
 		"--num-concurrency", strconv.Itoa(s.Concurrency), "--traffic-scenario", genAIScenario(e.workload),
 		"--max-requests-per-run", strconv.Itoa(requests), "--max-time-per-run", strconv.Itoa(minutes),
@@ -261,17 +247,3 @@ func Requirement(name string) string { return toolVersions[name] }
 
 // toolVersions are those that the evaluators were tested with.
 var toolVersions = map[string]string{typeGenAI: "genai-bench==0.0.5", typeInference: "inference-perf==0.7.0"}
-
-// interpreter is the command in a script's first line.
-func interpreter(script string) ([]string, error) {
-	file, err := os.Open(script)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	line, err := bufio.NewReader(file).ReadString('\n')
-	if words := strings.Fields(strings.TrimPrefix(line, "#!")); err == nil && strings.HasPrefix(line, "#!") && len(words) > 0 {
-		return words, nil
-	}
-	return nil, fmt.Errorf("%s is no Python script", script)
-}

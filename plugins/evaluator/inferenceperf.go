@@ -38,7 +38,7 @@ func (e inferencePerf) Evaluate(ctx context.Context, t experiment.Target, traffi
 	if err := os.WriteFile(file, config, 0o600); err != nil {
 		return nil, err
 	}
-	p := process{argv: []string{script, "--config_file", file}, dir: dir, environ: e.environ, log: traffic.Log, secret: e.apiKey}
+	p := process{argv: []string{script, "--config_file", file}, dir: dir, environ: e.environ, log: traffic.Log, secrets: e.secrets}
 	return p.measure(ctx, "there is a result", func() (*experiment.Metrics, error) {
 		return readInferencePerf(filepath.Join(dir, "reports"), traffic.Scenario)
 	})

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,7 +28,7 @@ type process struct {
 	dir     string
 	environ []string
 	log     io.Writer
-	secret  string // removed from the output; may be empty
+	secrets []string // removed from the output
 }
 
 // run returns when the command has ended. The error says how, with its last
@@ -35,7 +36,7 @@ type process struct {
 // started in its process group outlives it.
 func (p process) run(ctx context.Context) error {
 	tail := &lastLines{}
-	out := &redactor{w: io.MultiWriter(p.log, tail), secret: p.secret}
+	out := newRedactor(io.MultiWriter(p.log, tail), p.secrets)
 	c := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
 	c.Dir, c.Env, c.Stdout, c.Stderr = p.dir, p.environ, out, out
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -77,19 +78,26 @@ func (p process) measure(ctx context.Context, result string, read func() (*exper
 	return m, nil
 }
 
-// redactor removes a secret, line by line.
+// redactor removes secrets, line by line. A line ends with \n or, as those of a
+// progress bar, with \r.
 type redactor struct {
-	w      io.Writer
-	secret string
-	mu     sync.Mutex
-	rest   []byte
+	w       io.Writer
+	secrets []string
+	mu      sync.Mutex
+	rest    []byte
+}
+
+// newRedactor begins with the longest secret: another one may be a part of it.
+func newRedactor(w io.Writer, secrets []string) *redactor {
+	longestFirst := func(a, b string) int { return len(b) - len(a) }
+	return &redactor{w: w, secrets: slices.SortedFunc(slices.Values(secrets), longestFirst)}
 }
 
 func (r *redactor) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rest = append(r.rest, p...)
-	end := bytes.LastIndexByte(r.rest, '\n') + 1
+	end := bytes.LastIndexAny(r.rest, "\r\n") + 1
 	if err := r.put(r.rest[:end]); err != nil {
 		return 0, err
 	}
@@ -107,8 +115,8 @@ func (r *redactor) put(p []byte) error {
 	if len(p) == 0 {
 		return nil
 	}
-	if r.secret != "" {
-		p = bytes.ReplaceAll(p, []byte(r.secret), []byte("[redacted]"))
+	for _, secret := range r.secrets {
+		p = bytes.ReplaceAll(p, []byte(secret), []byte("[redacted]"))
 	}
 	_, err := r.w.Write(p)
 	return err
@@ -129,7 +137,8 @@ func (l *lastLines) Write(p []byte) (int, error) {
 
 // String is the last three lines, on one.
 func (l *lastLines) String() string {
-	lines := strings.Split(strings.TrimSpace(string(l.text)), "\n")
+	ends := func(r rune) bool { return r == '\n' || r == '\r' }
+	lines := strings.FieldsFunc(strings.TrimSpace(string(l.text)), ends)
 	return strings.Join(lines[max(0, len(lines)-3):], " | ")
 }
 

@@ -83,6 +83,28 @@ key: [redacted]
 `, log)
 }
 
+func TestSecretsOfTheEnvironmentAreNotLogged(t *testing.T) {
+	dir := script(t, "measure", "#!/bin/sh\necho $TOKEN\necho '{}' > $LLMCTL_METRICS_FILE\n")
+	s := execSpec(filepath.Join(dir, "measure"))
+	s.Evaluator.Config["env"] = map[string]any{"TOKEN": "env:KEY"}
+	delete(s.Evaluator.Config, "apiKey")
+	_, log, err := measure(t, s, onPath(dir))
+	require.NoError(t, err)
+	assert.Equal(t, "[redacted]\n", log)
+}
+
+// A progress bar returns to the start of its line and never ends it.
+func TestAProgressBarIsLoggedAsItMoves(t *testing.T) {
+	var log bytes.Buffer
+	r := newRedactor(&log, []string{"secret", "sk-secret"})
+	_, err := r.Write([]byte("10 %\r20 % sk-sec"))
+	require.NoError(t, err)
+	assert.Equal(t, "10 %\r", log.String())
+	_, err = r.Write([]byte("ret\r"))
+	require.NoError(t, err)
+	assert.Equal(t, "10 %\r20 % [redacted]\r", log.String())
+}
+
 // A17: what cannot be read is an error that names the file, and no number.
 func TestACommandWithoutAResultIsAnError(t *testing.T) {
 	for name, c := range map[string]struct{ script, want string }{
@@ -90,6 +112,7 @@ func TestACommandWithoutAResultIsAnError(t *testing.T) {
 		"no file, fails": {"echo 'no GPU'; exit 3", "exit status 3; its last words: no GPU"},
 		"an empty file":  {": > $LLMCTL_METRICS_FILE", "no result: $LLMCTL_METRICS_FILE is empty"},
 		"not JSON":       {"echo Not Found > $LLMCTL_METRICS_FILE", "it begins with: Not Found"},
+		"more than one":  {`echo '{} {}' > $LLMCTL_METRICS_FILE`, "something follows the object; it begins with: {} {}"},
 		"unknown key":    {`echo '{"tfft": {}}' > $LLMCTL_METRICS_FILE`, `unknown field "tfft"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,19 +167,16 @@ func toolSpec(kind string, change ...func(*experiment.Spec)) *experiment.Spec {
 func TestGenAIBenchIsRunAndItsFilesAreRead(t *testing.T) {
 	results, err := filepath.Abs("testdata/genai-bench")
 	require.NoError(t, err)
-	python := script(t, "fakepython", `#!/bin/sh
-# stands for Python: prints what the tool would be called with
-shift 3
+	dir := script(t, "genai-bench", `#!/bin/sh
 echo "argv: $*"
-echo "key: $LLMCTL_API_KEY"
+echo "key: $MODEL_API_KEY"
 while [ $# -gt 0 ]; do [ "$1" = --experiment-base-dir ] && dir=$2; shift; done
 mkdir "$dir/run" && cp `+results+`/*.json "$dir/run"
 echo '{}' > "$dir/run/experiment_metadata.json"
 `)
-	dir := script(t, "genai-bench", "#!"+filepath.Join(python, "fakepython")+"\n")
-	m, log, err := measure(t, toolSpec("genai-bench"), onPath(dir))
+	m, log, err := measure(t, toolSpec("genai-bench"), onPath(dir, "MODEL_API_KEY=another"))
 	require.NoError(t, err)
-	assert.Regexp(t, `^argv: benchmark --api-backend openai --api-base http://engine:8000 --api-model-name m --model m --task text-to-text --model-tokenizer /tok --num-concurrency 8 --traffic-scenario D\(128,32\) --max-requests-per-run 80 `, log)
+	assert.Regexp(t, `^argv: benchmark --api-backend openai --api-base http://engine:8000 --api-key none --api-model-name m --model m --task text-to-text --model-tokenizer /tok --num-concurrency 8 --traffic-scenario D\(128,32\) --max-requests-per-run 80 `, log)
 	assert.NotContains(t, log, "sk-secret")
 	assert.Contains(t, log, "key: [redacted]")
 	assert.Equal(t, experiment.Requests{Sent: 128, OK: 128}, m.Requests)
