@@ -80,6 +80,7 @@ func (b *benchOptions) run(ctx context.Context) (err error) {
 	if !b.flags.Changed("seed") {
 		b.seed = rand.Uint64()
 	}
+	autobench.SpareMemory()
 	log, done := b.live()
 	defer done()
 	target := experiment.Target{BaseURL: strings.TrimSuffix(strings.TrimRight(b.url, "/"), "/v1"), Model: b.model}

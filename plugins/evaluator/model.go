@@ -57,10 +57,11 @@ func (e model) Evaluate(ctx context.Context, t experiment.Target, traffic experi
 	}
 	result := &loadgen.Result{Concurrency: ask.Concurrency}
 	for i, r := range answer.Requests {
+		prompt, output := int32(r.PromptTokens), int32(r.OutputTokens)
 		result.Records = append(result.Records, loadgen.Record{
-			Index: i, Scheduled: millis(r.ArrivalMs), Sent: millis(r.ArrivalMs), Done: millis(r.ArrivalMs + r.E2EMs),
-			TTFT: millis(r.TTFTMs), E2E: millis(r.E2EMs), PromptTarget: r.PromptTokens, PromptTokens: r.PromptTokens,
-			OutputTarget: r.OutputTokens, OutputTokens: r.OutputTokens, TokensSource: loadgen.FromUsage, FirstChunkTokens: 1,
+			Index: int32(i), Scheduled: millis(r.ArrivalMs), Sent: millis(r.ArrivalMs), Done: millis(r.ArrivalMs + r.E2EMs),
+			TTFT: millis(r.TTFTMs), E2E: millis(r.E2EMs), PromptTarget: prompt, PromptTokens: prompt,
+			OutputTarget: output, OutputTokens: output, TokensSource: loadgen.FromUsage, FirstChunkTokens: 1,
 		})
 	}
 	fmt.Fprintf(traffic.Log, "%d requests at concurrency %d, computed by the engine's model\n", len(answer.Requests), ask.Concurrency)

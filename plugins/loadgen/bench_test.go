@@ -43,7 +43,7 @@ func BenchmarkRun(b *testing.B) {
 				require.Equal(b, c.streams, s.OK, "%v", s.Categories)
 				tpot, itl = *s.TPOT.P50, *s.ITL.P99
 				for i := range r.Records {
-					chunks += r.Records[i].Chunks
+					chunks += int(r.Records[i].Chunks)
 				}
 			}
 			used := cpuTime(b) - cpu

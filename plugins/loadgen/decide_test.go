@@ -45,10 +45,10 @@ func TestWhatIsDecidedEarlyIsTheVerdictOfTheWholeLevel(t *testing.T) {
 		d := newDecider(n, []Bound{bound}, false)
 		var records []Record
 		for i := range n {
-			rec := Record{Index: i, TTFT: 50 * ms, E2E: 50 * ms}
+			rec := Record{Index: int32(i), TTFT: 50 * ms, E2E: 50 * ms}
 			switch {
 			case r.Float64() < fail:
-				rec = Record{Index: i, Category: "http_500"}
+				rec = Record{Index: int32(i), Category: "http_500"}
 			case r.Float64() < bad:
 				rec.TTFT = time.Duration(101+r.IntN(400)) * ms
 			}
@@ -61,11 +61,11 @@ func TestWhatIsDecidedEarlyIsTheVerdictOfTheWholeLevel(t *testing.T) {
 			for completion := range 12 {
 				rest := append([]Record(nil), records...)
 				for len(rest) < n {
-					rec := Record{Index: len(rest), TTFT: ms, E2E: ms} // as good as can be
+					rec := Record{Index: int32(len(rest)), TTFT: ms, E2E: ms} // as good as can be
 					if completion > 0 {
 						switch r.IntN(3) {
 						case 0:
-							rec = Record{Index: len(rest), Category: "http_500"}
+							rec = Record{Index: int32(len(rest)), Category: "http_500"}
 						case 1:
 							rec.TTFT = time.Duration(1+r.IntN(300)) * ms
 						}
@@ -130,7 +130,7 @@ func TestBoundsAndSummaryHaveTheSameSample(t *testing.T) {
 		ttft := time.Duration(r.IntN(3)) * 50 * ms
 		records[i] = Record{
 			TTFT: ttft, FirstAnswer: ttft * time.Duration(r.IntN(2)), E2E: ttft + time.Duration(r.IntN(3))*5,
-			OutputTokens: r.IntN(20), FirstChunkTokens: 1, TokensSource: []TokensSource{FromUsage, FromChunks, ""}[r.IntN(3)],
+			OutputTokens: r.Int32N(20), FirstChunkTokens: 1, TokensSource: []TokensSource{FromUsage, FromChunks, ""}[r.IntN(3)],
 		}
 	}
 	for _, chunks := range []bool{false, true} {

@@ -81,7 +81,7 @@ func TestWhatTheServerRefusesIsLeftOutAndNoted(t *testing.T) {
 				assert.Len(t, e.seen(), len(tt.want)+10, "only the first request is refused")
 				s := Summarize(r)
 				assert.Equal(t, 8, s.OK)
-				assert.Equal(t, 16, r.Records[7].PromptTokens)
+				assert.EqualValues(t, 16, r.Records[7].PromptTokens)
 			})
 		})
 	}

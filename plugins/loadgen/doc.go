@@ -11,8 +11,9 @@
 //
 // All times are from the monotonic clock. Zero is when the request is handed to the socket: its
 // connection is there, its body is rendered, its header is written. In an open loop it is when the request
-// was due, so that a client that is late shows in its own figures. The time of a chunk is when the read
-// returned that brought the last byte of its data. Only chunks with text count: content, reasoning
+// was due, so that a client that is late shows in its own figures. The time of a chunk is when the last
+// byte of its data reached this host, according to the kernel; where it does not tell (see package rxtime), it is
+// when the read returned that brought it. Only chunks with text count: content, reasoning
 // or a tool call; a role, an empty string, a usage report, a comment or [DONE] does not.
 //
 //	TTFT = time of the first chunk with text

@@ -19,6 +19,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/llmctl/llmctl/plugins/loadgen/rxtime"
 )
 
 // drainLimit is how long the end of a body is waited for after [DONE] or an error, so that the
@@ -34,7 +36,8 @@ func newClient(n int, t *tls.Config) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			TLSClientConfig:     t,
-			DialContext:         (&net.Dialer{Timeout: 30 * time.Second}).DialContext,
+			DialContext:         dial,
+			ReadBufferSize:      firstBuffer,
 			TLSHandshakeTimeout: 30 * time.Second,
 			MaxIdleConnsPerHost: n,
 			IdleConnTimeout:     4 * time.Second,
@@ -44,6 +47,15 @@ func newClient(n int, t *tls.Config) *http.Client {
 	}
 }
 
+// dial connects, so that the times at which answers arrive are known.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := (&net.Dialer{Timeout: 30 * time.Second}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return rxtime.Wrap(c), nil
+}
+
 // caller sends requests to one server.
 type caller struct {
 	client *http.Client
@@ -51,20 +63,32 @@ type caller struct {
 	now    func() time.Duration
 }
 
-// post sends a request and returns its answer, and the time at which the request was handed to the
-// socket: when its header is written and its body follows. It is 0 if that never happened. Waiting for
-// a connection is not part of it, nor is rendering the body.
+// reply is the answer to a request.
+type reply struct {
+	*http.Response
+	// sent is the time at which the request was handed to the socket: when its header is written and its
+	// body follows. It is 0 if that never happened. Waiting for a connection is not part of it, nor is
+	// rendering the body.
+	sent time.Duration
+	conn *rxtime.Conn // nil where it cannot tell when data has arrived
+}
+
+// post sends a request and returns its answer. With an error, that has only the time of sending.
 //
 // onSent is called with that time, too, since the answer may be long in coming.
 //
 // A reused connection may have been closed by the server in the meantime. The request is sent again if
 // not one byte of it had been sent; otherwise the server may have seen it, and it has failed.
-func (c *caller) post(ctx context.Context, url, id string, body []byte, onSent func(time.Duration)) (*http.Response, time.Duration, error) {
+func (c *caller) post(ctx context.Context, url, id string, body []byte, onSent func(time.Duration)) (reply, error) {
 	for {
 		var sent atomic.Int64
 		var reused atomic.Bool
+		var conn atomic.Pointer[rxtime.Conn]
 		trace := &httptrace.ClientTrace{
-			GotConn: func(i httptrace.GotConnInfo) { reused.Store(i.Reused) },
+			GotConn: func(i httptrace.GotConnInfo) {
+				reused.Store(i.Reused)
+				conn.Store(rxtime.From(i.Conn))
+			},
 			WroteHeaders: func() {
 				at := c.now()
 				sent.Store(int64(at))
@@ -73,7 +97,7 @@ func (c *caller) post(ctx context.Context, url, id string, body []byte, onSent f
 		}
 		req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, url, bytes.NewReader(body))
 		if err != nil {
-			return nil, 0, err
+			return reply{}, err
 		}
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Accept", "text/event-stream, application/json")
@@ -88,13 +112,32 @@ func (c *caller) post(ctx context.Context, url, id string, body []byte, onSent f
 		if err != nil && reused.Load() && sent.Load() == 0 && ctx.Err() == nil {
 			continue
 		}
-		return resp, time.Duration(sent.Load()), err
+		return reply{resp, time.Duration(sent.Load()), conn.Load()}, err
+	}
+}
+
+// arrival returns the clock for the data that is read from a reply: the time at which the latest of it had
+// reached this host. Where that is not known, or contradicts what was known before (a clock was
+// set), it is the time now.
+func (c *caller) arrival(r reply) func() time.Duration {
+	if r.conn == nil {
+		return c.now
+	}
+	latest := r.sent
+	return func() time.Duration {
+		now := c.now()
+		if at := now - r.conn.Age(); at >= latest {
+			latest = at
+			return at
+		}
+		latest = now
+		return now
 	}
 }
 
 // ask posts a request whose answer is a small JSON document.
 func (c *caller) ask(ctx context.Context, url string, body []byte) (status int, answer []byte, err error) {
-	resp, _, err := c.post(ctx, url, "", body, func(time.Duration) {})
+	resp, err := c.post(ctx, url, "", body, func(time.Duration) {})
 	if err != nil {
 		return 0, nil, withoutURL(err)
 	}
@@ -125,13 +168,13 @@ func (l *level) send(ctx context.Context, s *stream, body []byte, rec *Record, a
 	s.events.readAt = 0
 	s.answering.Store(false)
 	defer s.zero.Store(0)
-	resp, sent, err := l.post(ctx, l.url, l.requestID(rec.Index), body, func(at time.Duration) {
+	resp, err := l.post(ctx, l.url, l.requestID(int(rec.Index)), body, func(at time.Duration) {
 		if l.open() {
 			at = rec.Scheduled
 		}
 		s.zero.Store(int64(max(at, 1)))
 	})
-	if rec.Sent = sent; sent == 0 {
+	if rec.Sent = resp.sent; resp.sent == 0 {
 		rec.Sent = rec.Scheduled
 	}
 	if err != nil {
@@ -171,12 +214,12 @@ func (l *level) send(ctx context.Context, s *stream, body []byte, rec *Record, a
 func (l *level) requestID(index int) string { return fmt.Sprintf("llmctl-%x-%d", l.Seed, index) }
 
 // receive measures the answer.
-func (l *level) receive(ctx context.Context, s *stream, resp *http.Response, rec *Record) (complete bool) {
+func (l *level) receive(ctx context.Context, s *stream, resp reply, rec *Record) (complete bool) {
 	if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		rec.fail(NotStreamed, fmt.Sprintf("the answer has Content-Encoding %s although identity was asked for", e))
 		return false
 	}
-	complete, err := s.measure(resp.Body, l.now, rec)
+	complete, err := s.measure(resp.Body, l.arrival(resp), rec)
 	if err != nil {
 		rec.fail(categorize(ctx, err))
 	}

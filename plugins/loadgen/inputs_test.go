@@ -308,16 +308,16 @@ func TestConversationsSendTheirWholeHistoryWithTheServersAnswers(t *testing.T) {
 
 func checkTurns(t *testing.T, r *Result) {
 	t.Helper()
-	turns := map[int][]Record{}
+	turns := map[int32][]Record{}
 	for _, rec := range r.Records {
 		turns[rec.Conversation] = append(turns[rec.Conversation], rec)
 	}
 	require.Len(t, turns, 3)
 	for _, list := range turns {
 		for i, rec := range list {
-			assert.Equal(t, i+1, rec.Turn)
-			assert.Equal(t, 20+5+7+i*(7+4), rec.PromptTarget)
-			assert.Equal(t, 4, rec.OutputTokens)
+			assert.EqualValues(t, i+1, rec.Turn)
+			assert.EqualValues(t, 20+5+7+i*(7+4), rec.PromptTarget)
+			assert.EqualValues(t, 4, rec.OutputTokens)
 			assert.Equal(t, 100*ms, rec.TTFT)
 			if i > 0 {
 				assert.Equal(t, 2*time.Second, rec.Sent-list[i-1].Done, "the pause is in no latency")
@@ -411,7 +411,7 @@ func TestATraceIsReplayedInTextWithItsBlocks(t *testing.T) {
 		require.Len(t, texts, 3)
 		const block = TraceBlock / 2 // words
 		for i, row := range trace.Rows {
-			assert.Equal(t, row.Output, r.Records[i].OutputTarget)
+			assert.EqualValues(t, row.Output, r.Records[i].OutputTarget)
 			assert.InDelta(t, row.Input, 2*len(texts[i])+3, 1)
 		}
 		assert.Equal(t, texts[0][:block], texts[1][:block])

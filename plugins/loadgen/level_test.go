@@ -76,7 +76,7 @@ func TestStreamsAreMeasuredTheSameOverHTTP(t *testing.T) {
 				if want.OutputTarget == 0 {
 					want.OutputTarget = 1024
 				}
-				c.Workload.Output = FixedLength(want.OutputTarget)
+				c.Workload.Output = FixedLength(int(want.OutputTarget))
 				r, err := Run(t.Context(), c)
 				require.NoError(t, err)
 				got := r.Records[0]
@@ -423,7 +423,7 @@ func TestALongAnswerThatIsCutIsIncomplete(t *testing.T) {
 		assert.Equal(t, new(0.0), s.ErrorRate)
 		assert.Nil(t, s.OutputTokensPerSecond)
 		assert.Equal(t, "cut at the end of the level: still running 1m0s after its duration", r.Records[0].Error)
-		assert.Equal(t, 70, r.Records[0].OutputTokens)
+		assert.EqualValues(t, 70, r.Records[0].OutputTokens)
 		assert.Contains(t, s.Warnings, "incomplete: 2 requests were still running when the level was cut")
 	})
 }

@@ -151,7 +151,7 @@ func TestAnOpenLoopSendsOnScheduleWhateverTheServerDoes(t *testing.T) {
 		begin := r.Records[0].Scheduled
 		for i, rec := range r.Records {
 			assert.Equal(t, Record{
-				Index: 10 + i, Scheduled: begin + time.Duration(i)*100*ms, Sent: rec.Scheduled, Done: rec.Scheduled + 560*ms,
+				Index: int32(10 + i), Scheduled: begin + time.Duration(i)*100*ms, Sent: rec.Scheduled, Done: rec.Scheduled + 560*ms,
 				TTFT: 500 * ms, FirstAnswer: 500 * ms, E2E: 560 * ms, PromptTarget: 16, PromptTokens: 16, OutputTarget: 4, OutputTokens: 4,
 				TokensSource: FromUsage, FirstChunkTokens: 1, Chunks: 4, FinishReason: "length",
 			}, rec)
@@ -228,7 +228,7 @@ func TestATraceIsReplayed(t *testing.T) {
 		for i, row := range c.Trace.Rows {
 			rec := r.Records[i]
 			assert.Equal(t, begin+row.At, rec.Scheduled)
-			assert.Equal(t, [2]int{row.Input, row.Output}, [2]int{rec.PromptTokens, rec.OutputTokens})
+			assert.Equal(t, [2]int{row.Input, row.Output}, [2]int{int(rec.PromptTokens), int(rec.OutputTokens)})
 		}
 		for _, request := range e.seen()[len(r.Warmup):] {
 			prompts = append(prompts, request.ids())

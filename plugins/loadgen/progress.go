@@ -45,7 +45,7 @@ func (p *progress) add(rec *Record) bool {
 	switch rec.Category {
 	case "":
 		p.sum.ok++
-		p.sum.tokens += rec.OutputTokens
+		p.sum.tokens += int(rec.OutputTokens)
 	case Cancelled, Incomplete:
 	default:
 		p.sum.failed++

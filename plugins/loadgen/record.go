@@ -56,7 +56,7 @@ const (
 // In JSON, times are nanoseconds and what is missing is left out.
 type Record struct {
 	// Index counts the requests of the level from 0, warm-up included. It decides the prompt.
-	Index int `json:"index"`
+	Index int32 `json:"index"`
 	// Scheduled, Sent and Done are times since Result.Started: when the request was due, when it was
 	// handed to the socket, and when its answer ended. Latencies count from Sent, in an open loop from
 	// Scheduled. A request that never reached a socket has Sent equal to Scheduled.
@@ -70,23 +70,23 @@ type Record struct {
 	E2E         time.Duration `json:"e2eNs,omitzero"`
 
 	// Conversation and Turn count from 1; 0: the request is not part of one.
-	Conversation int `json:"conversation,omitzero"`
-	Turn         int `json:"turn,omitzero"`
+	Conversation int32 `json:"conversation,omitzero"`
+	Turn         int32 `json:"turn,omitzero"`
 
 	// PromptTarget and OutputTarget are the tokens that were wanted; OutputTarget is max_tokens. The
 	// lengths of a dataset's prompts are not known.
-	PromptTarget int `json:"promptTarget,omitzero"`
-	OutputTarget int `json:"outputTarget"`
+	PromptTarget int32 `json:"promptTarget,omitzero"`
+	OutputTarget int32 `json:"outputTarget"`
 	// PromptTokens is the server's usage.prompt_tokens.
-	PromptTokens int `json:"promptTokens,omitzero"`
+	PromptTokens int32 `json:"promptTokens,omitzero"`
 	// OutputTokens is the length of the answer, according to TokensSource.
-	OutputTokens int          `json:"outputTokens,omitzero"`
+	OutputTokens int32        `json:"outputTokens,omitzero"`
 	TokensSource TokensSource `json:"tokensSource,omitzero"`
 	// FirstChunkTokens is the number of tokens that had come with the first chunk with text: from the
 	// usage on that chunk, else 1; all of them where there was only one chunk.
-	FirstChunkTokens int `json:"firstChunkTokens,omitzero"`
+	FirstChunkTokens int32 `json:"firstChunkTokens,omitzero"`
 	// Chunks is the number of chunks with text.
-	Chunks int `json:"chunks"`
+	Chunks int32 `json:"chunks"`
 
 	FinishReason string   `json:"finishReason,omitzero"`
 	Category     Category `json:"category,omitzero"`

@@ -49,7 +49,10 @@ func (l *level) job(p *phase, index int) job {
 // request prepares, sends and records one request. The very first request of the level also
 // finds out what the server accepts; the other workers wait for it.
 func (l *level) request(ctx context.Context, p *phase, w *worker, j job) Record {
-	blank := Record{Index: j.index, PromptTarget: j.input, OutputTarget: j.output, Conversation: j.conversation, Turn: j.turn}
+	blank := Record{
+		Index: int32(j.index), PromptTarget: int32(j.input), OutputTarget: int32(j.output),
+		Conversation: int32(j.conversation), Turn: int32(j.turn),
+	}
 	rec := blank
 	for {
 		prompt := l.prepare(ctx, j)

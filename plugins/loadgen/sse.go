@@ -15,6 +15,9 @@ const maxLine = 16 << 20
 // maxHead is how much of a response is kept for diagnosis as long as no event came.
 const maxHead = 64 << 10
 
+// firstBuffer holds a few chunks; there is one for every stream, and it grows where chunks are larger.
+const firstBuffer = 2 << 10
+
 // keptBuffer is the largest buffer that is kept for the next request.
 const keptBuffer = 64 << 10
 
@@ -50,7 +53,7 @@ type eventReader struct {
 func (e *eventReader) reset(r io.Reader, now func() time.Duration) {
 	buf, joined := e.buf, e.joined[:0]
 	if len(buf) == 0 || len(buf) > keptBuffer {
-		buf = make([]byte, 8<<10)
+		buf = make([]byte, firstBuffer)
 	}
 	if cap(joined) > keptBuffer {
 		joined = nil

@@ -63,7 +63,7 @@ type stream struct {
 type gap struct{ micros, tokens uint32 }
 
 // measure reads body to the end of the answer and completes rec, whose Sent, PromptTarget and
-// OutputTarget are set. The times of chunks are those at which now was called after the read that
+// OutputTarget are set. The times of chunks are what now returned after the read that
 // brought their last byte. A transport error is returned for the caller to classify; the answer is
 // failed already. complete is false where the server may have more to say than was read.
 func (s *stream) measure(body io.Reader, now func() time.Duration, rec *Record) (complete bool, err error) {
@@ -156,7 +156,7 @@ func (s *stream) token(at time.Duration) {
 		}
 		r.TTFT, r.E2E, s.last = at, at, at
 		s.continuous = tokens > 0
-		r.FirstChunkTokens = max(tokens, 1)
+		r.FirstChunkTokens = max(clamped(tokens), 1)
 		s.counted = tokens
 		return
 	}
@@ -189,9 +189,9 @@ func micros(d time.Duration) uint32 {
 // tooMany fails an answer that is longer than max_tokens. Without usage the chunks are counted; since
 // some servers cut a token's text in two, only twice as many are too many.
 func (s *stream) tooMany() bool {
-	n, limit := s.usage.completion, s.rec.OutputTarget
+	n, limit := s.usage.completion, int(s.rec.OutputTarget)
 	if n < 0 {
-		n, limit = s.rec.Chunks, 2*limit
+		n, limit = int(s.rec.Chunks), 2*limit
 	}
 	if n <= limit {
 		return false
@@ -233,10 +233,10 @@ func (s *stream) finish(eof bool) {
 // no tokens at all contradicts the text that came.
 func (s *stream) count() {
 	r := s.rec
-	r.PromptTokens = max(s.usage.prompt, 0)
+	r.PromptTokens = max(clamped(s.usage.prompt), 0)
 	switch {
 	case s.usage.completion > 0 || s.usage.completion == 0 && r.Chunks == 0:
-		r.OutputTokens, r.TokensSource = s.usage.completion, FromUsage
+		r.OutputTokens, r.TokensSource = clamped(s.usage.completion), FromUsage
 	case r.Chunks > 0:
 		r.OutputTokens, r.TokensSource = r.Chunks, FromChunks
 	}
@@ -244,6 +244,9 @@ func (s *stream) count() {
 		r.FirstChunkTokens = r.OutputTokens
 	}
 }
+
+// clamped is a server's count as far as a Record can hold it.
+func clamped(n int) int32 { return int32(min(n, math.MaxInt32)) }
 
 // short recognises an answer that stopped early although it was asked not to.
 func (s *stream) short() bool {

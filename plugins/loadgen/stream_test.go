@@ -326,7 +326,7 @@ func (s *script) Read(b []byte) (int, error) {
 
 const sentAt = 5 * time.Second
 
-func measure(s *stream, body *script, outputTarget int) Record {
+func measure(s *stream, body *script, outputTarget int32) Record {
 	rec := Record{Sent: sentAt, OutputTarget: outputTarget}
 	_, _ = s.measure(body, func() time.Duration { return body.clock }, &rec)
 	rec.Sent = 0

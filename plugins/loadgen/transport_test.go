@@ -18,9 +18,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/llmctl/llmctl/plugins/loadgen/rxtime"
 )
 
 // onSockets is a config for a server on a real socket: one request at a time, no warm-up, own client.
@@ -55,7 +58,60 @@ func TestAResetInMidStreamKeepsWhatCame(t *testing.T) {
 	assert.Equal(t, ConnectionReset, rec.Category)
 	assert.Contains(t, rec.Error, "connection reset by peer")
 	assert.Equal(t, "x x x", rec.Partial)
-	assert.Equal(t, 3, rec.Chunks)
+	assert.EqualValues(t, 3, rec.Chunks)
+}
+
+// A client that is slow to read still measures when the answer came.
+func TestAChunkHasTheTimeAtWhichItReachedThisHost(t *testing.T) {
+	began := time.Now()
+	now := func() time.Duration { return time.Since(began) }
+	next, wrote := make(chan struct{}), make(chan [2]time.Duration)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for range next {
+			before := now()
+			_, _ = io.WriteString(w, "abc")
+			assert.NoError(t, http.NewResponseController(w).Flush())
+			wrote <- [2]time.Duration{before, now()}
+		}
+	}))
+	defer srv.Close()
+	defer close(next)
+	c := caller{client: newClient(1, nil), now: now}
+	go func() { next <- struct{}{} }()
+	written := make(chan [2]time.Duration, 1)
+	go func() { written <- <-wrote }()
+	resp, err := c.post(t.Context(), srv.URL, "", nil, func(time.Duration) {})
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	if resp.conn == nil {
+		t.Skip("the times of packets are not known on this system")
+	}
+	clock := c.arrival(resp)
+	known := 0
+	times := <-written
+	for tries := 0; known < 3 && tries < 100; tries++ {
+		<-time.After(20 * time.Millisecond)
+		_, err = io.ReadFull(resp.Body, make([]byte, 3))
+		require.NoError(t, err)
+		if at := clock(); resp.conn.Age() > 0 {
+			known++
+			const drift = time.Millisecond // between the wall clock, which the kernel uses, and the other
+			assert.GreaterOrEqual(t, at, times[0]-drift)
+			assert.LessOrEqual(t, at, times[1]+drift)
+		}
+		next <- struct{}{}
+		times = <-wrote
+	}
+	if known == 0 {
+		t.Skip("the kernel takes no times of packets")
+	}
+}
+
+// Without the kernel's time it is the time now.
+func TestWithoutTheKernelsTimeAChunkHasThatOfTheRead(t *testing.T) {
+	c := caller{now: func() time.Duration { return 7 * ms }}
+	assert.Equal(t, 7*ms, c.arrival(reply{})())
+	assert.Equal(t, 7*ms, c.arrival(reply{sent: 5 * ms, conn: &rxtime.Conn{}})())
 }
 
 // counting closes reached when so many bytes of a response have been read.

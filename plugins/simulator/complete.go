@@ -13,7 +13,7 @@ import (
 
 // complete answers a completion or a chat completion.
 func (s *Server) complete(w http.ResponseWriter, r *http.Request, chat bool) {
-	arrived := time.Now()
+	arrived := arrival(r)
 	number := int(s.arrivals.Add(1))
 	// The body is read first: net/http notices that a client has gone only
 	// when the request has been read.

@@ -10,9 +10,10 @@ import (
 	"time"
 )
 
-// record is one line of the request log. Times are taken just before the bytes
-// go to the socket; each is given by the wall clock and, from a monotonic
-// clock, since the start of the server. What did not happen is null.
+// record is one line of the request log. The arrival is when the request reached
+// the host, the other times are taken just before the bytes go to the socket. Each
+// is given by the wall clock and, from a monotonic clock, since the start of the
+// server. What did not happen is null.
 type record struct {
 	ID            string `json:"id"`
 	PromptTokens  int    `json:"prompt_tokens"`

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/llmctl/llmctl/plugins/loadgen/rxtime"
 )
 
 // Options are the server's settings outside of the model. The zero value of
@@ -89,14 +91,17 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	web := &http.Server{
-		Handler:           s.routes(),
-		BaseContext:       func(net.Listener) context.Context { return ctx },
+		Handler:     s.routes(),
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connection{}, rxtime.From(c))
+		},
 		ReadHeaderTimeout: time.Minute,
 		// net/http only reports clients that misbehave, and its own panics.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	ended := make(chan error, 2)
-	go func() { ended <- web.Serve(l) }()
+	go func() { ended <- web.Serve(rxtime.Listen(l)) }()
 	var playing sync.WaitGroup
 	playing.Go(func() {
 		if err := s.player.run(ctx); err != nil {
@@ -118,6 +123,18 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("close server: %w", closeErr)
 	}
 	return err
+}
+
+// connection is the key of a request's *rxtime.Conn in its context.
+type connection struct{}
+
+// arrival is when the request that a handler begins with reached this host.
+func arrival(r *http.Request) time.Time {
+	now := time.Now()
+	if c, _ := r.Context().Value(connection{}).(*rxtime.Conn); c != nil {
+		return now.Add(-c.Age())
+	}
+	return now
 }
 
 // die ends Serve with err. Only the first call counts.
