@@ -43,6 +43,10 @@ type Metrics struct {
 	Partial string `json:"partial,omitempty"`
 	// Engine is what the engine said of itself; nil when it does not.
 	Engine *EngineMetrics `json:"engine,omitempty"`
+	// Margins say, by the name of a metric, how far off its value may be because only
+	// so many requests were measured: half the width of a 95 % confidence interval,
+	// in the metric's unit. A metric without one may be exact or not: it is not known.
+	Margins map[string]float64 `json:"margins,omitempty"`
 	// Warnings say why a number deserves less trust, one sentence each.
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -169,6 +173,14 @@ func (m *Metrics) Value(name string) *float64 {
 	return v
 }
 
+// Margin is that of a metric; nil when it is not known.
+func (m *Metrics) Margin(name string) *float64 {
+	if m == nil {
+		return nil
+	}
+	return positive(m.Margins[name])
+}
+
 func usable(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) && v >= 0 }
 
 // Number is f as a metric, or nil when f is NaN, infinite or negative.
@@ -195,6 +207,7 @@ func (m *Metrics) clean() {
 	if !usable(m.Seconds) {
 		m.Seconds = 0
 	}
+	maps.DeleteFunc(m.Margins, func(_ string, v float64) bool { return !usable(v) })
 }
 
 func (m *Metrics) numbers() []**float64 {

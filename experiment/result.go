@@ -4,6 +4,7 @@ package experiment
 
 import (
 	"hash/crc32"
+	"slices"
 	"time"
 )
 
@@ -82,22 +83,42 @@ type Best struct {
 	Params   Params  `json:"params,omitempty"`
 	Metric   string  `json:"metric"`
 	Score    float64 `json:"score"`
+	// Margin is how far off Score may be; see Metrics.Margins. Nil: it is not known.
+	Margin *float64 `json:"margin,omitempty"`
 	// Baseline is the score of the same template unchanged; nil when trial 0 has none.
 	Baseline         *float64 `json:"baseline"`
 	BaselineFeasible bool     `json:"baselineFeasible"`
 	// Gain is the improvement over Baseline in the metric's good direction,
 	// relative to it: 0.2 is 20 %.
 	Gain *float64 `json:"gain"`
+	// Ties are the other feasible trials of which it cannot be said that they are
+	// worse: their difference is inside the margins of the two measurements.
+	Ties []Tie `json:"ties,omitempty"`
+}
+
+// Tie is a trial that may be as good as the best.
+type Tie struct {
+	Template string  `json:"template"`
+	Index    int     `json:"index"`
+	Params   Params  `json:"params,omitempty"`
+	Score    float64 `json:"score"`
 }
 
 // FindBest derives the winner over all templates: the best score among the
-// feasible trials, the earlier one where scores are equal. Nil when there is none.
+// feasible trials, the earlier one where scores are equal. A gain that is inside the
+// noise is none, so where its own template unchanged ties with it, that is the
+// winner. Nil when there is none.
 func FindBest(o Objectives, templates []TemplateState) *Best {
 	var best *Trial
+	var feasible []*Trial
 	for i := range templates {
 		for j := range templates[i].Trials {
 			t := &templates[i].Trials[j]
-			if t.Outcome() == Feasible && (best == nil || o.Better(*t.Score, *best.Score)) {
+			if t.Outcome() != Feasible {
+				continue
+			}
+			feasible = append(feasible, t)
+			if best == nil || o.Better(*t.Score, *best.Score) {
 				best = t
 			}
 		}
@@ -105,7 +126,18 @@ func FindBest(o Objectives, templates []TemplateState) *Best {
 	if best == nil {
 		return nil
 	}
-	b := &Best{Template: best.Template, Index: best.Index, Params: best.Params, Metric: o.Optimize, Score: *best.Score}
+	tied := slices.DeleteFunc(feasible, func(t *Trial) bool { return !o.tied(best, t) })
+	for _, t := range tied {
+		if t.Template == best.Template && t.Index == 0 {
+			best = t
+		}
+	}
+	b := &Best{Template: best.Template, Index: best.Index, Params: best.Params, Metric: o.Optimize, Score: *best.Score, Margin: best.Metrics.Margin(o.Optimize)}
+	for _, t := range tied {
+		if t != best {
+			b.Ties = append(b.Ties, Tie{t.Template, t.Index, t.Params, *t.Score})
+		}
+	}
 	for _, state := range templates {
 		if state.Name == best.Template && len(state.Trials) > 0 {
 			b.compare(o, state.Trials[0])

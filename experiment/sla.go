@@ -103,6 +103,13 @@ func (o Objectives) Violations(m *Metrics) []Violation {
 	return missed
 }
 
+// tied tells whether the difference of two scores is inside the noise: not larger
+// than the margin of a difference of two independent measurements.
+func (o Objectives) tied(a, b *Trial) bool {
+	margin := math.Hypot(a.Metrics.Margins[o.Optimize], b.Metrics.Margins[o.Optimize])
+	return math.Abs(*a.Score-*b.Score) <= margin
+}
+
 // Better tells whether score a beats score b for the metric to optimise.
 func (o Objectives) Better(a, b float64) bool {
 	if metrics[o.Optimize].Higher {

@@ -102,6 +102,35 @@ func TestBestIsTheBestFeasibleTrial(t *testing.T) {
 	assert.Nil(t, NearestMiss(states))
 }
 
+// A4: a difference inside the noise is a tie, and no reason to change a template.
+func TestADifferenceInsideTheNoiseIsATie(t *testing.T) {
+	o := goals(Bound{"ttftP99", true, 100})
+	trial := func(template string, index int, score, margin float64) Trial {
+		m := measured(score, 50)
+		m.Margins = map[string]float64{o.Optimize: margin}
+		return judged(template, index, m, o)
+	}
+	a := TemplateState{Name: "a", Trials: []Trial{trial("a", 0, 500, 30), trial("a", 1, 700, 30), trial("a", 2, 660, 40), trial("a", 3, 640, 40), judged("a", 4, measured(699, 150), o)}}
+	b := TemplateState{Name: "b", Trials: []Trial{trial("b", 0, 680, 30)}}
+
+	best := FindBest(o, []TemplateState{a, b})
+	assert.Equal(t, 1, best.Index)
+	assert.Equal(t, f64(30), best.Margin)
+	assert.Equal(t, []Tie{{"a", 2, nil, 660}, {"b", 0, nil, 680}}, best.Ties, "60 is more than √(30² + 40²), what violates does not count")
+
+	a.Trials[0] = trial("a", 0, 650, 40)
+	best = FindBest(o, []TemplateState{a, b})
+	assert.Equal(t, 0, best.Index, "the template as it is")
+	assert.Equal(t, 650.0, best.Score)
+	assert.Zero(t, *best.Gain)
+	assert.Equal(t, []Tie{{"a", 1, nil, 700}, {"a", 2, nil, 660}, {"b", 0, nil, 680}}, best.Ties)
+
+	exact := FindBest(o, []TemplateState{{Name: "a", Trials: []Trial{judged("a", 0, measured(500, 50), o), judged("a", 1, measured(500.1, 50), o)}}})
+	assert.Equal(t, 1, exact.Index)
+	assert.Empty(t, exact.Ties, "where no margin is known, numbers are taken as they are")
+	assert.Nil(t, exact.Margin)
+}
+
 func TestBestOfALatencyIsTheLowest(t *testing.T) {
 	o := Objectives{Bounds: []Bound{{"ttftP99", true, 100}}, Optimize: "ttftP99"}
 	best := FindBest(o, []TemplateState{{Name: "a", Trials: []Trial{judged("a", 0, measured(1, 80), o), judged("a", 1, measured(1, 60), o)}}})

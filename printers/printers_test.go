@@ -142,6 +142,29 @@ small      1       1500               1000 (violates the SLA)   +50.0%   maxNumS
 	assert.Equal(t, "Deployment", output(t, "jsonpath={.kind}", Winner(r, []any{deployment})))
 }
 
+func TestTiesAreShown(t *testing.T) {
+	r := sample()
+	state := &r.Templates[0]
+	other := *state.Trials[0].Metrics
+	other.OutputThroughput, other.Margins = f64(1030), map[string]float64{"outputThroughput": 40}
+	state.Trials[1].Metrics = &other
+	state.Rejudge(r.Config.Objectives)
+	r.Best = experiment.FindBest(r.Config.Objectives, r.Templates)
+	text := output(t, "", Experiment(r))
+	assert.Contains(t, text, "small/0   feasible*         1000 ")
+	assert.Contains(t, text, "small/1   feasible (tie)    1030 ")
+	assert.Equal(t, "no difference beyond the noise to small/1 (1030); more requests tell smaller differences apart", Ties(r.Best))
+	assert.Empty(t, Ties(sample().Best))
+
+	r.Best.Margin = f64(12.5)
+	assert.Contains(t, output(t, "", Winner(r, nil)), "small      0       1000 ±12.5         1000")
+}
+
+func TestAMeasurementShowsItsMargins(t *testing.T) {
+	m := &experiment.Metrics{OutputThroughput: f64(1030), ErrorRate: f64(0), Margins: map[string]float64{"outputThroughput": 40}}
+	assert.Contains(t, output(t, "", Measurement(&experiment.Measurement{Metrics: m})), "outputThroughput   1030                     ±40      tokens/s\n")
+}
+
 func TestThePlanListsTheTrials(t *testing.T) {
 	assert.Equal(t, "TRIAL     PARAMS\nsmall/0   template unchanged\nsmall/1   maxNumSeqs=256\nsmall/2   maxNumSeqs=512\n", output(t, "", Plan(sample())))
 }

@@ -71,7 +71,7 @@ func Experiment(r *experiment.Result) View {
 	trials := &metav1.Table{ColumnDefinitions: TrialColumns(r.Config.Objectives)}
 	for _, t := range r.Templates {
 		for i := range t.Trials {
-			trials.Rows = append(trials.Rows, TrialRow(r.Config.Objectives, &t.Trials[i], isBest(r.Best, &t.Trials[i])))
+			trials.Rows = append(trials.Rows, TrialRow(r.Config.Objectives, &t.Trials[i], standing(r.Best, &t.Trials[i])))
 		}
 	}
 	return View{Tables: []*metav1.Table{templates, trials}, Object: r, Names: []string{"autobench/" + r.Name}, CSV: trialLines(r)}
@@ -124,17 +124,17 @@ func Measurement(r *experiment.Measurement) View {
 			latencies.Rows = append(latencies.Rows, row(l.name, Number(l.of.Mean), Number(l.of.P50), Number(l.of.P90), Number(l.of.P95), Number(l.of.P99), l.of.N))
 		}
 	}
-	rest := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{column("Metric"), column("Value"), column("Unit")}}
+	rest := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{column("Metric"), column("Value"), column("Margin"), column("Unit")}}
 	for _, name := range experiment.MetricNames() {
 		metric, _ := experiment.LookupMetric(name)
 		if v := m.Value(name); v != nil && metric.Unit != "ms" {
-			rest.Rows = append(rest.Rows, row(name, Number(v), metric.Unit))
+			rest.Rows = append(rest.Rows, row(name, Number(v), margin(m.Margin(name)), metric.Unit))
 		}
 	}
 	if m.AchievedConcurrency != nil {
-		rest.Rows = append(rest.Rows, row("achievedConcurrency", Number(m.AchievedConcurrency), "requests"))
+		rest.Rows = append(rest.Rows, row("achievedConcurrency", Number(m.AchievedConcurrency), "", "requests"))
 	}
-	rest.Rows = append(rest.Rows, row("requests", requests(m.Requests), ""))
+	rest.Rows = append(rest.Rows, row("requests", requests(m.Requests), "", ""))
 	return View{
 		Tables: []*metav1.Table{latencies, rest}, Object: r, Names: []string{"measurement/" + r.Model},
 		CSV: [][]string{append(experiment.MetricNames(), "sent"), append(metricCells(m), strconv.Itoa(m.Requests.Sent))},
@@ -156,8 +156,29 @@ func requests(r experiment.Requests) string {
 	return text
 }
 
-func isBest(best *experiment.Best, t *experiment.Trial) bool {
-	return best != nil && best.Template == t.Template && best.Index == t.Index
+// standing marks the winner and what ties with it.
+func standing(best *experiment.Best, t *experiment.Trial) string {
+	switch {
+	case best == nil:
+		return ""
+	case best.Template == t.Template && best.Index == t.Index:
+		return "*"
+	case slices.ContainsFunc(best.Ties, func(o experiment.Tie) bool { return o.Template == t.Template && o.Index == t.Index }):
+		return " (tie)"
+	}
+	return ""
+}
+
+// Ties says which trials may be as good as the best; "" when there is none.
+func Ties(b *experiment.Best) string {
+	if len(b.Ties) == 0 {
+		return ""
+	}
+	list := make([]string, len(b.Ties))
+	for i, t := range b.Ties {
+		list[i] = fmt.Sprintf("%s/%d (%s)", t.Template, t.Index, Number(&t.Score))
+	}
+	return fmt.Sprintf("no difference beyond the noise to %s; more requests tell smaller differences apart", strings.Join(list, ", "))
 }
 
 // templateStatus tells the template at work from those that wait.
@@ -207,12 +228,9 @@ func shown(o experiment.Objectives) []string {
 	return names
 }
 
-// TrialRow is a trial as a line of a table; the winner carries a star.
-func TrialRow(o experiment.Objectives, t *experiment.Trial, best bool) metav1.TableRow {
-	outcome := string(t.Outcome())
-	if best {
-		outcome += "*"
-	}
+// TrialRow is a trial as a line of a table, with its standing among the others.
+func TrialRow(o experiment.Objectives, t *experiment.Trial, standing string) metav1.TableRow {
+	outcome := string(t.Outcome()) + standing
 	if t.Outcome() == experiment.Errored {
 		outcome += " (" + t.Reason + ")"
 	}
@@ -282,7 +300,7 @@ func Winner(r *experiment.Result, manifest []any) View {
 	if b.Baseline != nil && !b.BaselineFeasible {
 		baseline += " (violates the SLA)"
 	}
-	table.Rows = []metav1.TableRow{row(b.Template, b.Index, Number(&b.Score), baseline, Gain(b.Gain), Params(b.Params))}
+	table.Rows = []metav1.TableRow{row(b.Template, b.Index, strings.TrimSpace(Number(&b.Score)+" "+margin(b.Margin)), baseline, Gain(b.Gain), Params(b.Params))}
 	v := View{Tables: []*metav1.Table{table}, Names: objectNames(manifest)}
 	if len(manifest) == 1 {
 		v.Object = manifest[0]
@@ -326,6 +344,14 @@ func Number(v *float64) string {
 	default:
 		return strconv.FormatFloat(*v, 'g', 4, 64)
 	}
+}
+
+// margin shows how far off a figure may be; "" when that is not known.
+func margin(v *float64) string {
+	if v == nil {
+		return ""
+	}
+	return "±" + Number(v)
 }
 
 // Gain shows a relative improvement as a percentage with its sign, or <none>.

@@ -64,6 +64,9 @@ func (b *bestOptions) run(name string) error {
 	if r.Status != experiment.Completed {
 		fmt.Fprintf(b.ErrOut, "note: the experiment is %s; this is the best so far\n", r.Status)
 	}
+	if text := printers.Ties(r.Best); text != "" {
+		fmt.Fprintln(b.ErrOut, "note:", text)
+	}
 	// Rendering anew, rather than printing best_trial.yaml, follows the checkpoints.
 	// It needs the engine only, not what a run needs.
 	s := &setup{spec: r.Config, options: renderOptions(r.Config)}

@@ -93,12 +93,17 @@ func (p *progress) end(r *experiment.Result, err error) {
 	}
 	p.line("best: trial %s/%d (%s): %s %s", b.Template, b.Index, printers.Params(b.Params), b.Metric, printers.Number(&b.Score))
 	switch {
+	case b.Index == 0 && len(b.Ties) > 0:
+		p.line("the template as it is was not beaten by more than the noise")
 	case b.Index == 0:
 		p.line("the template as it is was not beaten")
 	case b.Gain != nil && b.BaselineFeasible:
 		p.line("that is %s against the template unchanged (%s)", printers.Gain(b.Gain), printers.Number(b.Baseline))
 	case b.Gain != nil:
 		p.line("that is %s against the template unchanged (%s), which violates the SLA", printers.Gain(b.Gain), printers.Number(b.Baseline))
+	}
+	if text := printers.Ties(b); text != "" {
+		p.line("%s", text)
 	}
 	p.line("apply it with: llmctl autobench best %s -o yaml | kubectl apply -f -", r.Name)
 }

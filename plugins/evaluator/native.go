@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/llmctl/llmctl/experiment"
@@ -155,6 +156,7 @@ func metrics(r *loadgen.Result) (*experiment.Metrics, error) {
 	if s.Window != nil {
 		m.Seconds = *s.Window
 	}
+	m.Margins = margins(s)
 	for category, n := range s.Categories {
 		if m.Requests.Failures == nil {
 			m.Requests.Failures = map[string]int{}
@@ -162,6 +164,35 @@ func metrics(r *loadgen.Result) (*experiment.Metrics, error) {
 		m.Requests.Failures[string(category)] = n
 	}
 	return m, nil
+}
+
+// margins gives those of a summary the names of the metrics.
+func margins(s loadgen.Summary) map[string]float64 {
+	list := map[string]float64{"goodput": s.Margins.Goodput, "errorRate": s.Margins.ErrorRate}
+	for name, d := range map[string]loadgen.Distribution{"ttft": s.Margins.TTFT, "firstAnswer": s.Margins.FirstAnswer, "tpot": s.Margins.TPOT, "e2e": s.Margins.E2E} {
+		for point, v := range map[string]*float64{"Mean": d.Mean, "P50": d.P50, "P90": d.P90, "P95": d.P95, "P99": d.P99} {
+			if v != nil {
+				list[name+point] = *v
+			}
+		}
+	}
+	for _, rate := range []struct {
+		name     string
+		value    *float64
+		relative float64
+	}{
+		{"outputThroughput", s.OutputTokensPerSecond, s.Margins.Output},
+		{"inputThroughput", s.InputTokensPerSecond, s.Margins.Input},
+		{"totalThroughput", s.TotalTokensPerSecond, s.Margins.Total},
+		{"requestsPerSecond", s.RequestsPerSecond, s.Margins.Requests},
+		{"goodRequestsPerSecond", s.GoodRequestsPerSecond, s.Margins.GoodRequests},
+	} {
+		if rate.value != nil {
+			list[rate.name] = *rate.value * rate.relative
+		}
+	}
+	maps.DeleteFunc(list, func(_ string, v float64) bool { return v == 0 })
+	return list
 }
 
 func distribution(d loadgen.Distribution) experiment.Distribution {

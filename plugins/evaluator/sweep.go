@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 
@@ -149,7 +150,18 @@ func (s *search) answer() *experiment.Metrics {
 	case s.missed == nil:
 		best.metrics.Warnings = append(best.metrics.Warnings, fmt.Sprintf("max_load: %s, where the search ends, keeps the SLA; more may be possible", best.level))
 	case s.missed.err != nil:
-		return limited(best.metrics, s.missed.level, s.missed.err)
+		best.metrics = limited(best.metrics, s.missed.level, s.missed.err)
+	}
+	if s.missed != nil { // the largest load is somewhere below that
+		margin := s.missed.value - best.value
+		if best.of == experiment.LoadConcurrency {
+			margin-- // there is none between two whole numbers
+		}
+		best.metrics.Margins = maps.Clone(best.metrics.Margins)
+		if best.metrics.Margins == nil {
+			best.metrics.Margins = map[string]float64{}
+		}
+		best.metrics.Margins[best.of] = margin
 	}
 	return best.metrics
 }

@@ -52,6 +52,9 @@ type Summary struct {
 	Goodput               *float64 `json:"goodput"`
 	GoodRequestsPerSecond *float64 `json:"goodRequestsPerSecond"`
 
+	// Margins say how exact the numbers above are.
+	Margins Margins `json:"-"`
+
 	// AchievedConcurrency is the mean number of requests in flight from the first request to the end of
 	// the last one; PeakConcurrency the largest.
 	AchievedConcurrency *float64 `json:"achievedConcurrency"`
@@ -81,6 +84,8 @@ func Summarize(r *Result) Summary {
 	s.latencies(r)
 	s.rates(r)
 	s.goodput(r)
+	s.Margins.rates(r)
+	s.Margins.shares(&s)
 	s.concurrency(r.Records)
 	s.warn(r)
 	return s
@@ -131,6 +136,8 @@ func (s *Summary) latencies(r *Result) {
 			tpot = append(tpot, millis(d))
 		}
 	}
+	m := &s.Margins // these go by the order of sending, which describe does not keep
+	m.TTFT, m.FirstAnswer, m.TPOT, m.E2E = margin(ttft), margin(first), margin(tpot), margin(e2e)
 	s.TTFT, s.FirstAnswer, s.TPOT, s.E2E = describe(ttft), describe(first), describe(tpot), describe(e2e)
 	s.SendDelay = describe(delay)
 	s.ITL = describeGaps(r.Gaps)
