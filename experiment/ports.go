@@ -59,6 +59,9 @@ type Keeper interface {
 type Target struct {
 	BaseURL string // http://host:port, no trailing slash
 	Model   string // served model name
+	// Direct is another address of the same engine, one without what the user put
+	// in front of it; empty: there is none. It is for comparison.
+	Direct string
 	// Phases are parts of the way to serving, in order; may be empty.
 	Phases []Phase
 }

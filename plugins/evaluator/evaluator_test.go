@@ -7,6 +7,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -70,6 +74,65 @@ func TestNativeMeasuresAServer(t *testing.T) {
 			assert.NotEmpty(t, log)
 		})
 	}
+}
+
+// S35: a proxy that holds answers back makes the time per token look better than it is.
+func TestAnAnswerStraightFromTheEngineTellsWhoHoldsItBack(t *testing.T) {
+	config := simulator.DefaultConfig()
+	url := simulatortest.Start(t, config, simulator.Options{ServedModelNames: []string{"m"}, TimeScale: 4})
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		request := r.Clone(r.Context())
+		request.RequestURI, request.URL.Scheme, request.URL.Host = "", "http", strings.TrimPrefix(url, "http://")
+		res, err := http.DefaultTransport.RoundTrip(request)
+		if !assert.NoError(t, err) {
+			return
+		}
+		defer res.Body.Close()
+		answer, err := io.ReadAll(res.Body)
+		assert.NoError(t, err)
+		maps.Copy(w.Header(), res.Header)
+		w.WriteHeader(res.StatusCode)
+		_, err = w.Write(answer)
+		assert.NoError(t, err)
+	}))
+	defer proxy.Close()
+	long := spec(func(s *experiment.Spec) { s.Scenario.Workload = "fixed(40,64)" })
+	const held = "buffered_stream: 16 of 16 answers came almost at once at their end"
+	for direct, want := range map[string]string{
+		"":                                 "",
+		url:                                `^buffered_stream: an answer straight from the engine was streamed, with its first token after \S+ms: ` + proxy.URL + ` holds answers back`,
+		proxy.URL:                          "^buffered_stream: an answer straight from the engine came at once, too",
+		"http://" + closedAddress(t) + "/": "^buffered_stream: whether the engine streams could not be told: a request straight to it failed: connection_refused",
+	} {
+		m, _, err := evaluate(t, long, experiment.Target{BaseURL: proxy.URL, Model: "m", Direct: direct})
+		require.NoError(t, err)
+		var warnings []string
+		for _, w := range m.Warnings {
+			if strings.HasPrefix(w, "buffered_stream") {
+				warnings = append(warnings, w)
+			}
+		}
+		require.NotEmpty(t, warnings)
+		assert.Contains(t, warnings[0], held)
+		if want == "" {
+			assert.Len(t, warnings, 1)
+			continue
+		}
+		require.Len(t, warnings, 2)
+		assert.Regexp(t, want, warnings[1])
+	}
+	m, _, err := evaluate(t, long, experiment.Target{BaseURL: url, Model: "m", Direct: proxy.URL})
+	require.NoError(t, err)
+	assert.NotContains(t, strings.Join(m.Warnings, "\n"), "buffered_stream")
+}
+
+// closedAddress is one where nothing listens.
+func closedAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
 }
 
 func TestAWrongModelIsAConfigurationErrorAtOnce(t *testing.T) {

@@ -53,7 +53,8 @@ func (e inferencePerf) config(t experiment.Target, traffic experiment.Traffic, d
 	if e.api == loadgen.Chat {
 		api = "chat"
 	}
-	load := object{"num_workers": 1, "worker_max_concurrency": max(100, s.Concurrency), "base_seed": traffic.Seed>>33 + e.baseSeed}
+	seed := traffic.Seed>>33 + e.baseSeed
+	load := object{"num_workers": 1, "worker_max_concurrency": max(100, s.Concurrency), "base_seed": seed}
 	if s.Rate > 0 {
 		load["type"] = string(loadgen.Constant)
 		if e.arrival.Process == loadgen.Poisson {
@@ -71,7 +72,7 @@ func (e inferencePerf) config(t experiment.Target, traffic experiment.Traffic, d
 	}
 	return object{
 		"api":       object{"type": api, "streaming": true},
-		"data":      e.data(),
+		"data":      e.data(seed),
 		"load":      load,
 		"server":    server,
 		"tokenizer": object{"pretrained_model_name_or_path": e.tokenizer},
@@ -91,12 +92,16 @@ func seconds(s experiment.Scenario) int {
 	return max(1, int(math.Ceil(float64(s.MaxRequests)/s.Rate)))
 }
 
-func (e inferencePerf) data() object {
+// data is what is sent; seed decides it where the file gives none.
+func (e inferencePerf) data(seed uint64) object {
 	switch {
 	case e.conversations != nil:
 		c := e.conversations
+		if c.Seed != 0 {
+			seed = c.Seed
+		}
 		return object{"type": "conversation_replay", "conversation_replay": object{
-			"seed": c.Seed, "num_conversations": c.NumConversations, "shared_system_prompt_len": c.SharedSystemPromptLen.Min,
+			"seed": seed, "num_conversations": c.NumConversations, "shared_system_prompt_len": c.SharedSystemPromptLen.Min,
 			"dynamic_system_prompt_len": lengths(c.DynamicSystemPromptLen, 1), "turns_per_conversation": lengths(c.TurnsPerConversation, 1),
 			"input_tokens_per_turn": lengths(c.InputTokensPerTurn, 1), "output_tokens_per_turn": lengths(c.OutputTokensPerTurn, 1),
 			"tool_call_latency_sec": lengths(c.ToolCall, 1000),
@@ -109,10 +114,13 @@ func (e inferencePerf) data() object {
 
 // lengths is a distribution in the tool's words; nil is none.
 func lengths(l loadgen.Length, scale float64) any {
-	if l == (loadgen.Length{}) {
+	low, high := float64(l.Min), float64(l.Longest())
+	if high == 0 {
 		return nil
 	}
-	low, high := float64(max(l.Min, 1)), float64(l.Longest())
+	if l.Shape == loadgen.Normal || l.Shape == loadgen.Lognormal {
+		low = max(low, 1)
+	}
 	d := object{"type": string(l.Shape), "min": int(low / scale), "max": int(math.Ceil(high / scale)), "mean": l.Mean / scale, "std_dev": l.StdDev / scale}
 	if l.Shape == loadgen.Fixed || l.Shape == loadgen.Uniform {
 		d["mean"] = (low + high) / 2 / scale

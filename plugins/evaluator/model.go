@@ -65,7 +65,7 @@ func (e model) Evaluate(ctx context.Context, t experiment.Target, traffic experi
 		})
 	}
 	fmt.Fprintf(traffic.Log, "%d requests at concurrency %d, computed by the engine's model\n", len(answer.Requests), ask.Concurrency)
-	return metrics(result)
+	return metrics(result, loadgen.Summarize(result))
 }
 
 func millis(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }

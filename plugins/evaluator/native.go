@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"time"
 
 	"github.com/llmctl/llmctl/experiment"
 	"github.com/llmctl/llmctl/plugins/loadgen"
@@ -36,12 +37,31 @@ func (n native) Evaluate(ctx context.Context, t experiment.Target, traffic exper
 	if err := n.keepRecords(traffic, result); err != nil {
 		return nil, err
 	}
-	m, err := metrics(result)
+	summary := loadgen.Summarize(result)
+	m, err := metrics(result, summary)
 	if err != nil {
 		return nil, err
 	}
 	m.Engine = engine
+	if summary.HeldBack() && t.Direct != "" {
+		m.Warnings = append(m.Warnings, "buffered_stream: "+straight(ctx, t, load))
+	}
 	return m, nil
+}
+
+// straight tells, after a load whose answers were held back, whether the engine
+// does that or what is in front of it: by one request that goes past the latter.
+func straight(ctx context.Context, t experiment.Target, load loadgen.Config) string {
+	load.BaseURL = t.Direct
+	rec, err := loadgen.Once(ctx, load)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("whether the engine streams could not be told: a request straight to it failed: %v", err)
+	case rec.Buffered:
+		return "an answer straight from the engine came at once, too: it is not " + t.BaseURL + " that holds it back"
+	}
+	return fmt.Sprintf("an answer straight from the engine was streamed, with its first token after %s: %s holds answers back, so that the times to first token and between tokens are not the engine's",
+		rec.TTFT.Round(100*time.Microsecond), t.BaseURL)
 }
 
 // load is the load generator's form of the traffic.
@@ -137,8 +157,7 @@ func (n native) keepRecords(traffic experiment.Traffic, r *loadgen.Result) (err 
 }
 
 // metrics gives a level's summary the experiment's form.
-func metrics(r *loadgen.Result) (*experiment.Metrics, error) {
-	s := loadgen.Summarize(r)
+func metrics(r *loadgen.Result, s loadgen.Summary) (*experiment.Metrics, error) {
 	if s.InvalidLoad {
 		return nil, &experiment.Failure{Cause: experiment.Cause{Class: "invalid_load", Message: fmt.Sprintf(
 			"%d of %d answers were shorter than asked for although ignore_eos was set, so trials cannot be compared; set evaluator.config.allowShortOutput: true where that is the workload", s.Short, s.OK)}}

@@ -234,6 +234,16 @@ func TestInferencePerfIsToldTheScenarioInItsOwnWords(t *testing.T) {
 			"turns_per_conversation":{"type":"fixed","min":1,"max":1,"mean":1,"std_dev":0},"input_tokens_per_turn":{"type":"fixed","min":7,"max":7,"mean":7,"std_dev":0},
 			"output_tokens_per_turn":{"type":"uniform","min":2,"max":4,"mean":3,"std_dev":0},"tool_call_latency_sec":{"type":"fixed","min":2,"max":2,"mean":2,"std_dev":0}}},
 			"concurrent",[{"num_requests":9,"concurrency_level":2}]]`},
+		"conversations without what may be left out": {func(s *experiment.Spec) {
+			s.Scenario = experiment.Scenario{Workload: "conversation_replay", Concurrency: 2, MaxRequests: 9}
+			s.Evaluator.Config["baseSeed"] = 7
+			s.Evaluator.Config["conversationReplay"] = map[string]any{"numConversations": 3, "sharedSystemPromptLen": 0, "inputTokensPerTurn": 7,
+				"dynamicSystemPromptLen": map[string]any{"type": "uniform", "min": 0, "max": 4}, "outputTokensPerTurn": 5, "toolCallLatencySec": 0}
+		}, `[{"type":"conversation_replay","conversation_replay":{"seed":7,"num_conversations":3,"shared_system_prompt_len":0,
+			"dynamic_system_prompt_len":{"type":"uniform","min":0,"max":4,"mean":2,"std_dev":0},
+			"turns_per_conversation":{"type":"fixed","min":1,"max":1,"mean":1,"std_dev":0},"input_tokens_per_turn":{"type":"fixed","min":7,"max":7,"mean":7,"std_dev":0},
+			"output_tokens_per_turn":{"type":"fixed","min":5,"max":5,"mean":5,"std_dev":0},"tool_call_latency_sec":null}},
+			"concurrent",[{"num_requests":9,"concurrency_level":2}]]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, log, err := measure(t, toolSpec("inference-perf", c.change), onPath(dir))

@@ -34,6 +34,32 @@ func (c Config) Largest() (input, output int) {
 	return input, output
 }
 
+// single is the load of one request, of the Largest shape where that is known. Its prompt is none of the load's.
+func (c Config) single() Config {
+	if input, output := c.Largest(); input > 0 {
+		c.Workload = Workload{FixedLength(input), FixedLength(output)}
+		c.Trace, c.Dataset, c.Conversations = nil, nil, nil
+		c.Seed = mix(c.Seed ^ mix(uint64(output)))
+	}
+	c.Rate, c.RampUp, c.Concurrency, c.MaxRequests, c.Duration, c.Warmup, c.WarmupRatio = 0, 0, 1, 1, 0, -1, 0
+	c.StopWhenDecided, c.Log = false, nil
+	return c
+}
+
+// Once sends one request of the Largest shape, or the first one of a dataset, and returns what was measured of it.
+// The error is one of Run's, or that of the request.
+func Once(ctx context.Context, c Config) (Record, error) {
+	r, err := Run(ctx, c.single())
+	if err != nil {
+		return Record{}, err
+	}
+	rec := r.Records[0]
+	if !rec.OK() {
+		return rec, fmt.Errorf("%s: %s", rec.Category, rec.Error)
+	}
+	return rec, nil
+}
+
 // errProbed cuts a probe off when it has its answer.
 var errProbed = errors.New("the server answers")
 
@@ -45,12 +71,7 @@ func Probe(ctx context.Context, c Config) error {
 	if input == 0 {
 		return nil
 	}
-	c.Workload = Workload{FixedLength(input), FixedLength(output)}
-	c.Trace, c.Dataset, c.Conversations = nil, nil, nil
-	c.Rate, c.RampUp, c.Concurrency, c.MaxRequests, c.Duration, c.Warmup, c.WarmupRatio = 0, 0, 1, 1, 0, -1, 0
-	c.StopWhenDecided, c.Log = false, nil
-	c.Seed = mix(c.Seed ^ mix(uint64(output))) // its prompt is none of the load's
-	c, err := c.withDefaults()
+	c, err := c.single().withDefaults()
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,8 @@ type Summary struct {
 	Cancelled  int `json:"cancelled"`
 	// Short counts the successes that ended early although Config.IgnoreEOS was set.
 	Short int `json:"short"`
+	// Buffered counts the successes that came almost at once at their end.
+	Buffered int `json:"buffered,omitzero"`
 	// Categories counts the failed and incomplete requests.
 	Categories map[Category]int `json:"categories,omitzero"`
 	// ErrorRate is Failed/Sent.
@@ -91,6 +93,9 @@ func Summarize(r *Result) Summary {
 	return s
 }
 
+// HeldBack: most answers did not come as a stream.
+func (s *Summary) HeldBack() bool { return s.Buffered*2 > s.OK }
+
 func (s *Summary) countRequests(records []Record) {
 	for i := range records {
 		rec := &records[i]
@@ -99,6 +104,9 @@ func (s *Summary) countRequests(records []Record) {
 			s.OK++
 			if rec.Short {
 				s.Short++
+			}
+			if rec.Buffered {
+				s.Buffered++
 			}
 			continue
 		case Cancelled:

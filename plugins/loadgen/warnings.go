@@ -25,15 +25,12 @@ func (s *Summary) warn(r *Result) {
 	if s.Incomplete > 0 {
 		warn("incomplete: %d requests were still running when the level was cut", s.Incomplete)
 	}
-	var buffered, chunks int
+	chunks := 0
 	var have, want float64
 	for i := range r.Records {
 		rec := &r.Records[i]
 		if !rec.OK() {
 			continue
-		}
-		if rec.Buffered {
-			buffered++
 		}
 		if rec.TokensSource == FromChunks {
 			chunks++
@@ -43,8 +40,8 @@ func (s *Summary) warn(r *Result) {
 		}
 	}
 	s.warnOfDelay(r, warn)
-	if buffered*2 > s.OK {
-		warn("buffered_stream: %d of %d answers came almost at once at their end: something holds the stream back, or the wait before the first token is very long", buffered, s.OK)
+	if s.HeldBack() {
+		warn("buffered_stream: %d of %d answers came almost at once at their end: something holds the stream back, or the wait before the first token is very long", s.Buffered, s.OK)
 	}
 	if chunks > 0 {
 		warn("chunk_count: the server reported no token count for %d of %d answers: their chunks were counted", chunks, s.OK)

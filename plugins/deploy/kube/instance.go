@@ -146,6 +146,12 @@ func (in *instance) ask(ctx context.Context, pods []*corev1.Pod) (chan answer, e
 	if err != nil {
 		return nil, fail(experiment.ClassInfra, "reach the engine: %v", err)
 	}
+	aside := ""
+	if in.deployer.Execution.Endpoint != "" {
+		if tunnel = in.beside(pods); tunnel != nil {
+			aside = tunnel.url()
+		}
+	}
 	if in.tunnel = tunnel; tunnel != nil {
 		in.observer.onEnd(tunnel.cut)
 	}
@@ -153,6 +159,7 @@ func (in *instance) ask(ctx context.Context, pods []*corev1.Pod) (chan answer, e
 	answers := make(chan answer, 1)
 	go func() {
 		target, err := in.probe.Wait(ctx)
+		target.Direct = aside
 		at := in.deployer.now()
 		if err == nil && forwarded {
 			in.measure(ctx)

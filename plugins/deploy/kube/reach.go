@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -246,21 +247,43 @@ func (in *instance) reach(ctx context.Context, pods []*corev1.Pod) (url string, 
 			}
 		}
 	}
+	t, forwarded, err = in.straight(e, &in.lost)
+	if err != nil {
+		return "", nil, false, err
+	}
+	return t.url(), t, forwarded, nil
+}
+
+// straight opens a tunnel to the pods themselves. What is lost of a forwarded
+// connection is counted.
+func (in *instance) straight(e endpoint, lost *atomic.Int64) (t *tunnel, forwarded bool, err error) {
+	d := in.deployer
 	var ways []way
 	for _, p := range e.pods {
 		if d.InCluster && p.Status.PodIP != "" {
 			ways = append(ways, direct{p.Name, net.JoinHostPort(p.Status.PodIP, strconv.Itoa(e.port))})
 			continue
 		}
-		way, err := d.forward(p.Name, e.port, &in.lost)
+		way, err := d.forward(p.Name, e.port, lost)
 		if err != nil {
-			return "", nil, false, err
+			return nil, false, err
 		}
 		ways, forwarded = append(ways, way), true
 	}
 	t, err = openTunnel(ways)
+	return t, forwarded, err
+}
+
+// beside opens a way that passes by execution.endpoint, to compare the two. It is
+// nil where there is none, which keeps no trial from running.
+func (in *instance) beside(pods []*corev1.Pod) *tunnel {
+	e, err := in.trial.serving(pods, in.deployer.Namespace)
 	if err != nil {
-		return "", nil, false, err
+		return nil
 	}
-	return t.url(), t, forwarded, nil
+	t, _, err := in.straight(e, new(atomic.Int64))
+	if err != nil {
+		return nil
+	}
+	return t
 }

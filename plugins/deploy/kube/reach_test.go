@@ -116,7 +116,10 @@ func TestAGivenEndpointIsUsedAsItIs(t *testing.T) {
 	got, err := second.Ready(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, target.BaseURL, got.BaseURL)
-	assert.Nil(t, second.tunnel)
+	assert.Equal(t, second.tunnel.url(), got.Direct, "for comparison")
+	text, err := get(got.Direct + "/v1/models")
+	require.NoError(t, err)
+	assert.Contains(t, text, `"object"`)
 }
 
 func TestInTheClusterPodsAreReachedDirectly(t *testing.T) {
