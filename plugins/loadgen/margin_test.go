@@ -15,7 +15,7 @@ import (
 // covered is the share of many measurements whose interval holds the true value.
 func covered(t *testing.T, truth float64, measure func(r *rand.Rand) (value, margin float64)) float64 {
 	t.Helper()
-	const runs = 2000
+	const runs = 300
 	n := 0
 	r := rand.New(rand.NewPCG(7, 8))
 	for range runs {
@@ -119,7 +119,7 @@ func loop(r *rand.Rand, workers, n int, draw func(*rand.Rand) time.Duration) *Re
 }
 
 func TestTheMarginOfAThroughputHoldsTheTrueOne(t *testing.T) {
-	const workers, n = 8, 800
+	const workers, n = 8, 400
 	draw := func(r *rand.Rand) time.Duration { return time.Duration((0.5 + r.Float64()) * float64(time.Second)) }
 	share := covered(t, workers*20, func(r *rand.Rand) (float64, float64) {
 		s := Summarize(loop(r, workers, n, draw))
@@ -136,7 +136,7 @@ func TestTheMarginOfARateIsThatOfItsArrivals(t *testing.T) {
 	open := func(r *rand.Rand, random bool) *Result {
 		result := &Result{Open: true, Rate: 10}
 		at := time.Duration(0)
-		for i := range 1000 {
+		for i := range 400 {
 			gap := 1.0
 			if random {
 				gap = r.ExpFloat64()
