@@ -4,7 +4,6 @@ package printers
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,79 +105,6 @@ func metricCells(m *experiment.Metrics) []string {
 		cells = append(cells, cell)
 	}
 	return cells
-}
-
-// Measurement shows one load: its latencies, then everything else.
-func Measurement(r *experiment.Measurement) View {
-	m := r.Metrics
-	latencies := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
-		column("Latency (ms)"), column("Mean"), column("P50"), column("P90"), column("P95"), column("P99"), column("N"),
-	}}
-	for _, l := range []struct {
-		name string
-		of   experiment.Distribution
-	}{
-		{"ttft", m.TTFT}, {"firstAnswer", m.FirstAnswer}, {"tpot", m.TPOT}, {"itl", m.ITL}, {"e2e", m.E2E}, {"sendDelay", m.SendDelay},
-	} {
-		if l.of.N > 0 {
-			latencies.Rows = append(latencies.Rows, row(l.name, Number(l.of.Mean), Number(l.of.P50), Number(l.of.P90), Number(l.of.P95), Number(l.of.P99), l.of.N))
-		}
-	}
-	rest := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{column("Metric"), column("Value"), column("Margin"), column("Unit")}}
-	for _, name := range experiment.MetricNames() {
-		metric, _ := experiment.LookupMetric(name)
-		if v := m.Value(name); v != nil && metric.Unit != "ms" {
-			rest.Rows = append(rest.Rows, row(name, Number(v), margin(m.Margin(name)), metric.Unit))
-		}
-	}
-	if m.AchievedConcurrency != nil {
-		rest.Rows = append(rest.Rows, row("achievedConcurrency", Number(m.AchievedConcurrency), "", "requests"))
-	}
-	rest.Rows = append(rest.Rows, row("requests", requests(m.Requests), "", ""))
-	return View{
-		Tables: []*metav1.Table{latencies, rest}, Object: r, Names: []string{"measurement/" + r.Model},
-		CSV: [][]string{append(experiment.MetricNames(), "sent"), append(metricCells(m), strconv.Itoa(m.Requests.Sent))},
-	}
-}
-
-// requests counts in words.
-func requests(r experiment.Requests) string {
-	text := fmt.Sprintf("%d sent, %d ok, %d failed", r.Sent, r.OK, r.Failed)
-	if r.Incomplete > 0 {
-		text += fmt.Sprintf(", %d incomplete", r.Incomplete)
-	}
-	if r.Short > 0 {
-		text += fmt.Sprintf(", %d short", r.Short)
-	}
-	for _, category := range slices.Sorted(maps.Keys(r.Failures)) {
-		text += fmt.Sprintf("; %s: %d", category, r.Failures[category])
-	}
-	return text
-}
-
-// standing marks the winner and what ties with it.
-func standing(best *experiment.Best, t *experiment.Trial) string {
-	switch {
-	case best == nil:
-		return ""
-	case best.Template == t.Template && best.Index == t.Index:
-		return "*"
-	case slices.ContainsFunc(best.Ties, func(o experiment.Tie) bool { return o.Template == t.Template && o.Index == t.Index }):
-		return " (tie)"
-	}
-	return ""
-}
-
-// Ties says which trials may be as good as the best; "" when there is none.
-func Ties(b *experiment.Best) string {
-	if len(b.Ties) == 0 {
-		return ""
-	}
-	list := make([]string, len(b.Ties))
-	for i, t := range b.Ties {
-		list[i] = fmt.Sprintf("%s/%d (%s)", t.Template, t.Index, Number(&t.Score))
-	}
-	return fmt.Sprintf("no difference beyond the noise to %s; more requests tell smaller differences apart", strings.Join(list, ", "))
 }
 
 // templateStatus tells the template at work from those that wait.
@@ -288,90 +214,4 @@ func Plan(r *experiment.Result) View {
 		}
 	}
 	return View{Tables: []*metav1.Table{table}, Object: r, Names: []string{"autobench/" + r.Name}}
-}
-
-// Winner shows the best trial beside the baseline of its template.
-func Winner(r *experiment.Result, manifest []any) View {
-	b := r.Best
-	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
-		column("Template"), column("Trial"), column(b.Metric), column("Baseline"), column("Gain"), column("Params"),
-	}}
-	baseline := Number(b.Baseline)
-	if b.Baseline != nil && !b.BaselineFeasible {
-		baseline += " (violates the SLA)"
-	}
-	table.Rows = []metav1.TableRow{row(b.Template, b.Index, strings.TrimSpace(Number(&b.Score)+" "+margin(b.Margin)), baseline, Gain(b.Gain), Params(b.Params))}
-	v := View{Tables: []*metav1.Table{table}, Names: objectNames(manifest)}
-	if len(manifest) == 1 {
-		v.Object = manifest[0]
-	} else {
-		v.Object = map[string]any{"apiVersion": "v1", "kind": "List", "items": manifest}
-	}
-	return v
-}
-
-// objectNames are the kind.group/name of each object, as kubectl prints them.
-func objectNames(objects []any) []string {
-	var names []string
-	for _, o := range objects {
-		object, _ := o.(map[string]any)
-		meta, _ := object["metadata"].(map[string]any)
-		version, _ := object["apiVersion"].(string)
-		kind, _ := object["kind"].(string)
-		if group, _, ok := strings.Cut(version, "/"); ok {
-			kind += "." + group
-		}
-		names = append(names, fmt.Sprintf("%s/%v", strings.ToLower(kind), meta["name"]))
-	}
-	return names
-}
-
-// Params shows the settings of a trial.
-func Params(p experiment.Params) string {
-	if len(p) == 0 {
-		return "template unchanged"
-	}
-	return p.String()
-}
-
-// Number shows a figure with four significant digits, or <none>.
-func Number(v *float64) string {
-	switch {
-	case v == nil:
-		return none
-	case *v >= 1000:
-		return strconv.FormatFloat(*v, 'f', 0, 64)
-	default:
-		return strconv.FormatFloat(*v, 'g', 4, 64)
-	}
-}
-
-// margin shows how far off a figure may be; "" when that is not known.
-func margin(v *float64) string {
-	if v == nil {
-		return ""
-	}
-	return "±" + Number(v)
-}
-
-// Gain shows a relative improvement as a percentage with its sign, or <none>.
-func Gain(gain *float64) string {
-	if gain == nil {
-		return none
-	}
-	return fmt.Sprintf("%+.1f%%", *gain*100)
-}
-
-func age(t, now time.Time) string {
-	if t.IsZero() {
-		return none
-	}
-	return duration.HumanDuration(now.Sub(t))
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return none
-	}
-	return s
 }
