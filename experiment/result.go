@@ -96,6 +96,12 @@ type Best struct {
 	Ties []Tie `json:"ties,omitempty"`
 }
 
+// NoGain tells whether the template unchanged is one of the ties: then nothing is
+// known to be better than it.
+func (b *Best) NoGain() bool {
+	return slices.ContainsFunc(b.Ties, func(t Tie) bool { return t.Template == b.Template && t.Index == 0 })
+}
+
 // Tie is a trial that may be as good as the best.
 type Tie struct {
 	Template string  `json:"template"`
@@ -105,9 +111,7 @@ type Tie struct {
 }
 
 // FindBest derives the winner over all templates: the best score among the
-// feasible trials, the earlier one where scores are equal. A gain that is inside the
-// noise is none, so where its own template unchanged ties with it, that is the
-// winner. Nil when there is none.
+// feasible trials, the earlier one where scores are equal. Nil when there is none.
 func FindBest(o Objectives, templates []TemplateState) *Best {
 	var best *Trial
 	var feasible []*Trial
@@ -126,15 +130,9 @@ func FindBest(o Objectives, templates []TemplateState) *Best {
 	if best == nil {
 		return nil
 	}
-	tied := slices.DeleteFunc(feasible, func(t *Trial) bool { return !o.tied(best, t) })
-	for _, t := range tied {
-		if t.Template == best.Template && t.Index == 0 {
-			best = t
-		}
-	}
 	b := &Best{Template: best.Template, Index: best.Index, Params: best.Params, Metric: o.Optimize, Score: *best.Score, Margin: best.Metrics.Margin(o.Optimize)}
-	for _, t := range tied {
-		if t != best {
+	for _, t := range feasible {
+		if t != best && o.tied(best, t) {
 			b.Ties = append(b.Ties, Tie{t.Template, t.Index, t.Params, *t.Score})
 		}
 	}

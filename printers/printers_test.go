@@ -151,13 +151,12 @@ func TestTiesAreShown(t *testing.T) {
 	state.Rejudge(r.Config.Objectives)
 	r.Best = experiment.FindBest(r.Config.Objectives, r.Templates)
 	text := output(t, "", Experiment(r))
-	assert.Contains(t, text, "small/0   feasible*         1000 ")
-	assert.Contains(t, text, "small/1   feasible (tie)    1030 ")
-	assert.Equal(t, "no difference beyond the noise to small/1 (1030); more requests tell smaller differences apart", Ties(r.Best))
+	assert.Contains(t, text, "small/0   feasible (tie)    1000 ")
+	assert.Contains(t, text, "small/1   feasible*         1030 ")
+	assert.Equal(t, "no difference beyond the noise to small/0 (1000); more requests tell smaller differences apart", Ties(r.Best))
 	assert.Empty(t, Ties(sample().Best))
 
-	r.Best.Margin = f64(12.5)
-	assert.Contains(t, output(t, "", Winner(r, nil)), "small      0       1000 ±12.5         1000")
+	assert.Contains(t, output(t, "", Winner(r, nil)), "small      1       1030 ±40           1000       +3.0% (noise)   maxNumSeqs=256")
 }
 
 func TestAMeasurementShowsItsMargins(t *testing.T) {

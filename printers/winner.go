@@ -22,7 +22,11 @@ func Winner(r *experiment.Result, manifest []any) View {
 	if b.Baseline != nil && !b.BaselineFeasible {
 		baseline += " (violates the SLA)"
 	}
-	table.Rows = []metav1.TableRow{row(b.Template, b.Index, strings.TrimSpace(Number(&b.Score)+" "+margin(b.Margin)), baseline, Gain(b.Gain), Params(b.Params))}
+	gain := Gain(b.Gain)
+	if b.NoGain() {
+		gain += " (noise)"
+	}
+	table.Rows = []metav1.TableRow{row(b.Template, b.Index, strings.TrimSpace(Number(&b.Score)+" "+margin(b.Margin)), baseline, gain, Params(b.Params))}
 	v := View{Tables: []*metav1.Table{table}, Names: objectNames(manifest)}
 	if len(manifest) == 1 {
 		v.Object = manifest[0]

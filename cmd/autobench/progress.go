@@ -93,10 +93,10 @@ func (p *progress) end(r *experiment.Result, err error) {
 	}
 	p.line("best: trial %s/%d (%s): %s %s", b.Template, b.Index, printers.Params(b.Params), b.Metric, printers.Number(&b.Score))
 	switch {
-	case b.Index == 0 && len(b.Ties) > 0:
-		p.line("the template as it is was not beaten by more than the noise")
 	case b.Index == 0:
 		p.line("the template as it is was not beaten")
+	case b.NoGain():
+		p.line("that is %s against the template unchanged (%s), which is no more than noise", printers.Gain(b.Gain), printers.Number(b.Baseline))
 	case b.Gain != nil && b.BaselineFeasible:
 		p.line("that is %s against the template unchanged (%s)", printers.Gain(b.Gain), printers.Number(b.Baseline))
 	case b.Gain != nil:
