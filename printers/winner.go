@@ -24,7 +24,7 @@ func Winner(r *experiment.Result, manifest []any) View {
 	}
 	gain := Gain(b.Gain)
 	if b.NoGain() {
-		gain += " (noise)"
+		gain += " (within noise)"
 	}
 	table.Rows = []metav1.TableRow{row(b.Template, b.Index, strings.TrimSpace(Number(&b.Score)+" "+margin(b.Margin)), baseline, gain, Params(b.Params))}
 	v := View{Tables: []*metav1.Table{table}, Names: objectNames(manifest)}
@@ -74,5 +74,5 @@ func Ties(b *experiment.Best) string {
 	for i, t := range b.Ties {
 		list[i] = fmt.Sprintf("%s/%d (%s)", t.Template, t.Index, Number(&t.Score))
 	}
-	return fmt.Sprintf("no difference beyond the noise to %s; more requests tell smaller differences apart", strings.Join(list, ", "))
+	return fmt.Sprintf("as good, as far as these measurements tell: %s", strings.Join(list, ", "))
 }

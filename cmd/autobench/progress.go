@@ -96,7 +96,7 @@ func (p *progress) end(r *experiment.Result, err error) {
 	case b.Index == 0:
 		p.line("the template as it is was not beaten")
 	case b.NoGain():
-		p.line("that is %s against the template unchanged (%s), which is no more than noise", printers.Gain(b.Gain), printers.Number(b.Baseline))
+		p.line("that is %s against the template unchanged (%s), which cannot be told from noise", printers.Gain(b.Gain), printers.Number(b.Baseline))
 	case b.Gain != nil && b.BaselineFeasible:
 		p.line("that is %s against the template unchanged (%s)", printers.Gain(b.Gain), printers.Number(b.Baseline))
 	case b.Gain != nil:
