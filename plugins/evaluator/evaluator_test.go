@@ -79,7 +79,7 @@ func TestNativeMeasuresAServer(t *testing.T) {
 // S35: a proxy that holds answers back makes the time per token look better than it is.
 func TestAnAnswerStraightFromTheEngineTellsWhoHoldsItBack(t *testing.T) {
 	config := simulator.DefaultConfig()
-	url := simulatortest.Start(t, config, simulator.Options{ServedModelNames: []string{"m"}, TimeScale: 4})
+	url := simulatortest.Start(t, config, simulator.Options{ServedModelNames: []string{"m"}, TimeScale: 2})
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		request := r.Clone(r.Context())
 		request.RequestURI, request.URL.Scheme, request.URL.Host = "", "http", strings.TrimPrefix(url, "http://")
@@ -96,8 +96,9 @@ func TestAnAnswerStraightFromTheEngineTellsWhoHoldsItBack(t *testing.T) {
 		assert.NoError(t, err)
 	}))
 	defer proxy.Close()
-	long := spec(func(s *experiment.Spec) { s.Scenario.Workload = "fixed(40,64)" })
-	const held = "buffered_stream: 16 of 16 answers came almost at once at their end"
+	// A quarter of a second, of which the end is 12 ms: time enough for a busy machine to pass most answers on.
+	long := spec(func(s *experiment.Spec) { s.Scenario.Workload, s.Scenario.MaxRequests = "fixed(40,64)", 4 })
+	const held = `^buffered_stream: \d of 4 answers came almost at once at their end`
 	for direct, want := range map[string]string{
 		"":                                 "",
 		url:                                `^buffered_stream: an answer straight from the engine was streamed, with its first token after \S+ms: ` + proxy.URL + ` holds answers back`,
@@ -113,7 +114,7 @@ func TestAnAnswerStraightFromTheEngineTellsWhoHoldsItBack(t *testing.T) {
 			}
 		}
 		require.NotEmpty(t, warnings)
-		assert.Contains(t, warnings[0], held)
+		assert.Regexp(t, held, warnings[0])
 		if want == "" {
 			assert.Len(t, warnings, 1)
 			continue
