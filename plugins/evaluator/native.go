@@ -52,9 +52,12 @@ func (n native) Evaluate(ctx context.Context, t experiment.Target, traffic exper
 // straight tells, after a load whose answers were held back, whether the engine
 // does that or what is in front of it: by one request that goes past the latter.
 func straight(ctx context.Context, t experiment.Target, load loadgen.Config) string {
+	const enough = 64 // tokens, to tell a stream from an answer in one piece
 	load.BaseURL = t.Direct
-	rec, err := loadgen.Once(ctx, load)
+	rec, err := loadgen.Once(ctx, load, enough)
 	switch {
+	case err == nil && max(rec.Chunks, rec.OutputTokens) < loadgen.BufferedFrom:
+		return "whether the engine streams could not be told: its answer was too short"
 	case err != nil:
 		return fmt.Sprintf("whether the engine streams could not be told: a request straight to it failed: %v", err)
 	case rec.Buffered:

@@ -87,11 +87,27 @@ type redactor struct {
 	rest    []byte
 }
 
-// newRedactor begins with the longest secret: another one may be a part of it.
+// shortestPiece is how long a line of a secret of several lines has to be to be
+// removed: less is no secret.
+const shortestPiece = 6
+
+// newRedactor removes every line of a secret, since the output is seen by lines. It
+// begins with the longest: another one may be a part of it.
 func newRedactor(w io.Writer, secrets []string) *redactor {
-	longestFirst := func(a, b string) int { return len(b) - len(a) }
-	return &redactor{w: w, secrets: slices.SortedFunc(slices.Values(secrets), longestFirst)}
+	var pieces []string
+	for _, secret := range secrets {
+		lines := strings.FieldsFunc(secret, lineEnd)
+		for _, line := range lines {
+			if line = strings.TrimSpace(line); line != "" && (len(lines) == 1 || len(line) >= shortestPiece) {
+				pieces = append(pieces, line)
+			}
+		}
+	}
+	slices.SortFunc(pieces, func(a, b string) int { return len(b) - len(a) })
+	return &redactor{w: w, secrets: pieces}
 }
+
+func lineEnd(r rune) bool { return r == '\n' || r == '\r' }
 
 func (r *redactor) Write(p []byte) (int, error) {
 	r.mu.Lock()
@@ -137,8 +153,7 @@ func (l *lastLines) Write(p []byte) (int, error) {
 
 // String is the last three lines, on one.
 func (l *lastLines) String() string {
-	ends := func(r rune) bool { return r == '\n' || r == '\r' }
-	lines := strings.FieldsFunc(strings.TrimSpace(string(l.text)), ends)
+	lines := strings.FieldsFunc(strings.TrimSpace(string(l.text)), lineEnd)
 	return strings.Join(lines[max(0, len(lines)-3):], " | ")
 }
 

@@ -109,8 +109,10 @@ func (s *search) run(ctx context.Context, next level) error {
 				s.passed = s.passed[:len(s.passed)-1]
 			}
 			s.missed = &measured{next, m, err}
-			if err != nil {
-				// The engine may be gone: what passed before is the answer.
+			switch {
+			case err != nil && len(s.passed) == 1:
+				return err
+			case err != nil: // the engine may be gone: what passed before is the answer
 				return nil
 			}
 		}

@@ -19,6 +19,7 @@ import (
 type server struct {
 	capacity float64 // requests/s, or requests in flight
 	breaks   float64 // load under which it is gone; 0: never
+	breaksAt int     // measurement at which it is gone, from 1; 0: none
 	flaky    int     // measurement that misses whatever the load, from 1; 0: none
 	seen     []float64
 	seeds    map[uint64]bool
@@ -31,7 +32,7 @@ func (s *server) Evaluate(_ context.Context, _ experiment.Target, traffic experi
 		s.seeds = map[uint64]bool{}
 	}
 	s.seeds[traffic.Seed] = true
-	if s.breaks > 0 && load >= s.breaks {
+	if s.breaks > 0 && load >= s.breaks || len(s.seen) == s.breaksAt {
 		return nil, errors.New("connection refused")
 	}
 	ttft := 50.0
@@ -78,6 +79,16 @@ func TestTheLargestLoadIsBracketedHalvedAndConfirmed(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestAnEngineThatDiesBeforeAnythingIsConfirmedIsAnError(t *testing.T) {
+	s := &server{capacity: 1, breaksAt: 3}
+	_, err := maxLoad{s}.Evaluate(t.Context(), experiment.Target{}, experiment.Traffic{
+		Scenario:   experiment.Scenario{MaxLoad: &experiment.MaxLoad{Of: "concurrency", Min: 1, Max: 64}, MaxRequests: 640, MinRequests: 50},
+		Objectives: experiment.Objectives{Bounds: []experiment.Bound{{Metric: "ttftP99", Max: true, Limit: 100}}}, Log: &bytes.Buffer{},
+	})
+	require.ErrorContains(t, err, "connection refused")
+	assert.Equal(t, []float64{1, 2, 1}, s.seen)
 }
 
 // Whatever the capacity, the answer is at most 5 % (or one) below it, and the

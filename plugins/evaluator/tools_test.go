@@ -93,6 +93,17 @@ func TestSecretsOfTheEnvironmentAreNotLogged(t *testing.T) {
 	assert.Equal(t, "[redacted]\n", log)
 }
 
+// What a secret is made of is seen line by line, and often without its last line end.
+func TestSecretsOfSeveralLinesAreNotLogged(t *testing.T) {
+	var log bytes.Buffer
+	r := newRedactor(&log, []string{"sk-abcdef\n", "-----BEGIN KEY-----\r\nMIIEow==\r\nab\r\n-----END KEY-----\r\n", " \n"})
+	for _, line := range []string{"key [sk-abcdef]\n", "-----BEGIN KEY-----\n", "MIIEow==\n", "ab\n"} {
+		_, err := r.Write([]byte(line))
+		require.NoError(t, err)
+	}
+	assert.Equal(t, "key [[redacted]]\n[redacted]\n[redacted]\nab\n", log.String())
+}
+
 // A progress bar returns to the start of its line and never ends it.
 func TestAProgressBarIsLoggedAsItMoves(t *testing.T) {
 	var log bytes.Buffer

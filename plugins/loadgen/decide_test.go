@@ -263,6 +263,16 @@ func TestAHangingServerDecidesNothingWhereThereIsAnotherWay(t *testing.T) {
 	}
 }
 
+// A process that was held up has not read what arrived in the meantime, and decides nothing from that.
+func TestAfterAPauseNothingIsTakenForLate(t *testing.T) {
+	p := pulse{}
+	var steady []bool
+	for _, at := range []time.Duration{1000, 2000, 3100, 6000, 6500, 7000, 8000} {
+		steady = append(steady, p.beat(at*ms))
+	}
+	assert.Equal(t, []bool{true, true, true, false, false, true, true}, steady)
+}
+
 // A server that hangs after it has served is ended by the limit, and what hung has failed.
 func TestAServerThatStandsStillIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -125,8 +125,9 @@ func (c *caller) arrival(r reply) func() time.Duration {
 	}
 	latest := r.sent
 	return func() time.Duration {
+		age := r.conn.Age() // first: a pause in between must not make the answer early
 		now := c.now()
-		if at := now - r.conn.Age(); at >= latest {
+		if at := now - age; at >= latest {
 			latest = at
 			return at
 		}

@@ -38,6 +38,8 @@ type Result struct {
 	// Open: the requests had a schedule, and latencies count from it. Rate is the wanted number per second.
 	Open bool    `json:"open,omitzero"`
 	Rate float64 `json:"rate,omitzero"`
+	// RampUp is the time at the start in which the rate grew.
+	RampUp time.Duration `json:"rampUpNs,omitzero"`
 	// Bounds are Config.Bounds.
 	Bounds []Bound `json:"bounds,omitzero"`
 	// AllowChunkCount is Config.AllowChunkCount.
@@ -214,7 +216,7 @@ func (l *level) run(ctx context.Context) error {
 func (l *level) result(err error) *Result {
 	r := &Result{
 		Records: l.records, Warmup: l.warmup,
-		Started: l.started, Elapsed: l.now(), Concurrency: l.Concurrency, Open: l.open(), Rate: l.Rate,
+		Started: l.started, Elapsed: l.now(), Concurrency: l.Concurrency, Open: l.open(), Rate: l.Rate, RampUp: l.RampUp,
 		Bounds: l.Bounds, AllowChunkCount: l.AllowChunkCount, Warnings: l.notes,
 	}
 	for d, n := range l.gaps {

@@ -5,7 +5,6 @@ package loadgen
 import (
 	"math"
 	"slices"
-	"time"
 )
 
 // Margins say how far off the numbers of a Summary may be because only so many requests were measured: half
@@ -39,14 +38,15 @@ func (m *Margins) shares(s *Summary) {
 		return normalZ * math.Sqrt(*p*(1-*p)/float64(s.Sent))
 	}
 	m.Goodput, m.ErrorRate = share(s.Goodput), share(s.ErrorRate)
-	if s.Goodput != nil && *s.Goodput > 0 {
+	if m.Requests > 0 && s.Goodput != nil && *s.Goodput > 0 {
 		m.GoodRequests = math.Hypot(m.Requests, m.Goodput / *s.Goodput)
 	}
 }
 
 // margin is that of a latency, of values in the order of sending. For a percentile it is the distance to
 // the values whose ranks bound it with 95 % (binomial distribution, normal approximation), which lie further
-// apart by the square root of how much more the means of batches spread than independent values would.
+// apart by the square root of how much more the means of batches spread than independent values would. Where
+// the upper rank is beyond the sample, nothing in it bounds the percentile, and the whole range is taken.
 func margin(values []float64) Distribution {
 	n := len(values)
 	if n < 2*batches {
@@ -67,8 +67,10 @@ func margin(values []float64) Distribution {
 	percentile := func(p float64, at *float64) *float64 {
 		h := float64(n-1) * p
 		reach := normalZ * math.Sqrt(float64(n)*p*(1-p)) * dependence
-		low, high := sorted[int(max(h-reach, 0))], sorted[int(min(math.Ceil(h+reach), float64(n-1)))]
-		return new(max(high-*at, *at-low))
+		if h+reach > float64(n-1) {
+			return new(sorted[n-1] - sorted[0])
+		}
+		return new(max(sorted[int(math.Ceil(h+reach))]-*at, *at-sorted[int(max(h-reach, 0))]))
 	}
 	return Distribution{
 		N: n, Mean: new(studentT * spread / math.Sqrt(batches)),
@@ -152,22 +154,21 @@ func sequential(r *Result) []work {
 	return parts
 }
 
-// scheduled divides the time in which requests were due into equal parts.
+// scheduled divides the time in which requests were due, after the ramp, into equal parts.
 func scheduled(r *Result) []work {
-	var first, last time.Duration
-	if n := len(r.Records); n < 2*batches {
+	if len(r.Records) == 0 {
 		return nil
-	} else {
-		first, last = r.Records[0].Scheduled, r.Records[n-1].Scheduled
 	}
-	if last <= first {
+	first, last := r.Records[0].Scheduled+r.RampUp, r.Records[len(r.Records)-1].Scheduled
+	steady := slices.IndexFunc(r.Records, func(rec Record) bool { return rec.Scheduled >= first })
+	if steady < 0 || len(r.Records)-steady < 2*batches || last <= first {
 		return nil
 	}
 	parts := make([]work, batches)
 	for i := range parts {
 		parts[i].seconds = (last - first).Seconds() / batches
 	}
-	for i := range r.Records {
+	for i := steady; i < len(r.Records); i++ {
 		if rec := &r.Records[i]; rec.OK() {
 			place := float64(rec.Scheduled-first) / float64(last-first) * batches
 			parts[max(0, min(int(place), batches-1))].add(r, rec)

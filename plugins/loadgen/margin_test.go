@@ -69,11 +69,18 @@ func TestMarginsHoldTheTrueValue(t *testing.T) {
 		})
 		assert.GreaterOrEqual(t, share, 0.91, name)
 	}
-	// The p99 of 500 has five values above it, of which the largest is all that bounds it upwards.
-	assert.Greater(t, covered(t, quantile(0.99), func(r *rand.Rand) (float64, float64) {
-		values := exponential(r)
-		return *describe(values).P99, *margin(values).P99
-	}), 0.85)
+	// Where the sample is too small to bound a percentile upwards.
+	for _, few := range []int{20, 50, 100, 200, n} {
+		for p, pick := range map[float64]func(Distribution) *float64{
+			0.9: func(d Distribution) *float64 { return d.P90 }, 0.95: func(d Distribution) *float64 { return d.P95 }, 0.99: func(d Distribution) *float64 { return d.P99 },
+		} {
+			assert.GreaterOrEqual(t, covered(t, quantile(p), func(r *rand.Rand) (float64, float64) {
+				values := exponential(r)[:few]
+				m := margin(values)
+				return *pick(describe(values)), *pick(m)
+			}), 0.8, "p%g of %d", 100*p, few)
+		}
+	}
 }
 
 func TestMarginsShrinkWithTheRootOfTheSample(t *testing.T) {
@@ -154,6 +161,12 @@ func TestTheMarginOfARateIsThatOfItsArrivals(t *testing.T) {
 		return *s.RequestsPerSecond, *s.RequestsPerSecond * s.Margins.Requests
 	}), 0.9)
 	assert.Less(t, Summarize(open(rand.New(rand.NewPCG(1, 1)), false)).Margins.Requests, 0.01)
+	ramp := open(rand.New(rand.NewPCG(1, 1)), false)
+	for i := range ramp.Records[:40] {
+		ramp.Records[i].Scheduled -= time.Duration(40-i) * 100 * ms // slower at first
+	}
+	ramp.RampUp = ramp.Records[40].Scheduled - ramp.Records[0].Scheduled
+	assert.Less(t, Summarize(ramp).Margins.Requests, 0.01, "the ramp is no chance")
 	trace := open(rand.New(rand.NewPCG(1, 1)), true)
 	trace.Rate = 0
 	assert.Zero(t, Summarize(trace).Margins.Requests, "a trace's is its own")
@@ -172,5 +185,9 @@ func TestTheMarginOfAShareIsBinomial(t *testing.T) {
 	s := Summarize(r)
 	assert.InDelta(t, 1.96*math.Sqrt(0.05*0.95/400), s.Margins.ErrorRate, 1e-9)
 	assert.InDelta(t, 1.96*math.Sqrt(0.85*0.15/400), s.Margins.Goodput, 1e-9)
-	assert.InDelta(t, s.Margins.Goodput/0.85, s.Margins.GoodRequests, 1e-9)
+	assert.Zero(t, s.Margins.GoodRequests, "of all requests there is none, because none took longer than another")
+	r.Records[0].E2E += ms
+	s = Summarize(r)
+	assert.InDelta(t, math.Hypot(s.Margins.Requests, s.Margins.Goodput/0.85), s.Margins.GoodRequests, 1e-9)
+	assert.Greater(t, s.Margins.GoodRequests, s.Margins.Goodput/0.85)
 }

@@ -46,10 +46,14 @@ func (c Config) single() Config {
 	return c
 }
 
-// Once sends one request of the Largest shape, or the first one of a dataset, and returns what was measured of it.
-// The error is one of Run's, or that of the request.
-func Once(ctx context.Context, c Config) (Record, error) {
-	r, err := Run(ctx, c.single())
+// Once sends one request of the Largest shape, but of at least output tokens, or the first one of a dataset, and
+// returns what was measured of it. The error is one of Run's, or that of the request.
+func Once(ctx context.Context, c Config, output int) (Record, error) {
+	c = c.single()
+	if c.Dataset == nil {
+		c.Workload.Output = FixedLength(max(output, c.Workload.Output.Longest()))
+	}
+	r, err := Run(ctx, c)
 	if err != nil {
 		return Record{}, err
 	}

@@ -42,6 +42,32 @@ func TestAProbeEndsWithTheFirstToken(t *testing.T) {
 	})
 }
 
+func TestOneRequestIsMeasuredOnItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{answer: func(w *answer, i int, r *request) {
+			if i == 2 {
+				w.fail(500, "broken")
+				return
+			}
+			w.tokens(r, 100*ms, 10*ms, r.MaxTokens)
+		}}
+		c := e.start(t)
+		c.Rate, c.Concurrency, c.MaxRequests = 5, 0, 1000
+		c.Workload = Workload{NormalLength(100, 50), FixedLength(4)}
+		rec, err := Once(t.Context(), c, 64)
+		require.NoError(t, err)
+		assert.Equal(t, [2]int32{250, 64}, [2]int32{rec.PromptTokens, rec.OutputTokens})
+		assert.Equal(t, 100*ms, rec.TTFT)
+		c.Workload.Output = FixedLength(80)
+		rec, err = Once(t.Context(), c, 64)
+		require.NoError(t, err)
+		assert.EqualValues(t, 80, rec.OutputTokens)
+		_, err = Once(t.Context(), c, 64)
+		assert.EqualError(t, err, "http_500: http 500: broken")
+		assert.Len(t, e.seen(), 3)
+	})
+}
+
 func TestAProbeSaysWhatTheServerCannotTake(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status int

@@ -52,6 +52,9 @@ const (
 	FromChunks TokensSource = "chunk_count"
 )
 
+// BufferedFrom is the number of tokens from which on an answer is judged to be Buffered or not.
+const BufferedFrom = 16
+
 // Record is what was measured of one request. A duration or count of zero means that there is none.
 // In JSON, times are nanoseconds and what is missing is left out.
 type Record struct {

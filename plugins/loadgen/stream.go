@@ -256,8 +256,7 @@ func (s *stream) short() bool {
 
 // buffered recognises a stream that was held back and came all at once.
 func (s *stream) buffered() bool {
-	const fewest = 16
-	if max(s.rec.Chunks, s.rec.OutputTokens) < fewest {
+	if max(s.rec.Chunks, s.rec.OutputTokens) < BufferedFrom {
 		return false
 	}
 	late, fromEnd := 1, time.Duration(0)

@@ -23,16 +23,23 @@ func (l *level) received() (n int64) {
 func (l *level) watch(p *phase, done <-chan struct{}, cut context.CancelCauseFunc) {
 	var chunks int64
 	ended, since := 0, l.now()
+	pulse := pulse{since, since}
 	queue := saturation{bounds: l.Bounds, chunks: l.AllowChunkCount}
 	for wait(done, watchEvery) {
 		l.mu.Lock()
 		now, arrived, records := l.now(), l.received(), *p.records
+		steady := pulse.beat(now)
 		inFlight := p.sent() - len(records)
 		if inFlight == 0 || arrived != chunks || len(records) != ended {
 			chunks, ended, since = arrived, len(records), now
 		}
 		if p.measured {
-			l.decide(func(b Bound) int { return l.late(b, now) })
+			l.decide(func(b Bound) int {
+				if !steady { // what has arrived may not have been read
+					return 0
+				}
+				return l.late(b, now)
+			})
 			if l.StopWhenDecided && l.Rate > 0 && now-p.started > l.RampUp && p.over.Load() == 0 {
 				if reason := queue.sample(inFlight, records); reason != "" {
 					l.cancel(fmt.Errorf("%w: over_saturated: %s", ErrDecided, reason))
@@ -46,6 +53,18 @@ func (l *level) watch(p *phase, done <-chan struct{}, cut context.CancelCauseFun
 			cut(err)
 		}
 	}
+}
+
+// pulse notices when this process was held up: stopped, throttled, or without a processor.
+type pulse struct{ last, since time.Duration }
+
+// beat is called about every watchEvery. It tells whether the process has run without a pause for that long.
+func (p *pulse) beat(now time.Duration) (steady bool) {
+	if now-p.last > watchEvery*3/2 {
+		p.since = now
+	}
+	p.last = now
+	return now-p.since >= watchEvery
 }
 
 // late counts the requests in flight that have no token yet and have been running for longer than the

@@ -130,11 +130,11 @@ type connection struct{}
 
 // arrival is when the request that a handler begins with reached this host.
 func arrival(r *http.Request) time.Time {
-	now := time.Now()
+	age := time.Duration(0)
 	if c, _ := r.Context().Value(connection{}).(*rxtime.Conn); c != nil {
-		return now.Add(-c.Age())
+		age = c.Age()
 	}
-	return now
+	return time.Now().Add(-age)
 }
 
 // die ends Serve with err. Only the first call counts.

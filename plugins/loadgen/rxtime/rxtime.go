@@ -2,7 +2,8 @@
 
 // Package rxtime tells when the data that was read from a TCP connection had reached this host. The
 // kernel notes that time for every packet, however late the program gets to read it. So a program that is
-// busy, or waits for a processor, still measures its peer and not itself.
+// busy, or waits for a processor, still measures its peer and not itself. What several packets brought is read
+// at once, with the time of the latest of them.
 //
 // It is known on Linux on amd64 and arm64, by the socket option SO_TIMESTAMPNS.
 package rxtime
@@ -15,7 +16,7 @@ import (
 
 // Conn is a TCP connection that knows when the data of its latest Read came. Make one with Wrap.
 type Conn struct {
-	net.Conn
+	*net.TCPConn
 	received atomic.Int64 // Unix time in ns; 0: not known
 	receiver
 }

@@ -43,7 +43,7 @@ func Wrap(c net.Conn) net.Conn {
 	if err != nil || refused != nil {
 		return c
 	}
-	wrapped := &Conn{Conn: c}
+	wrapped := &Conn{TCPConn: tcp}
 	wrapped.raw, wrapped.recv = raw, wrapped.receive
 	return wrapped
 }

@@ -94,6 +94,18 @@ func TestReadsEndAsThoseOfTCPDo(t *testing.T) {
 	assert.ErrorIs(t, err, net.ErrClosed)
 }
 
+// A server half-closes a connection whose request it has not read, so that its answer arrives.
+func TestAConnectionCanBeHalfClosed(t *testing.T) {
+	near, far := pair(t)
+	require.NoError(t, near.(interface{ CloseWrite() error }).CloseWrite())
+	_, err := far.Read(make([]byte, 1))
+	assert.ErrorIs(t, err, io.EOF)
+	_, err = io.WriteString(far, "x")
+	require.NoError(t, err)
+	_, err = near.Read(make([]byte, 1))
+	assert.NoError(t, err)
+}
+
 func TestAResetIsAnError(t *testing.T) {
 	near, far := pair(t)
 	require.NoError(t, far.(*net.TCPConn).SetLinger(0))
