@@ -11,6 +11,7 @@ import (
 
 	"github.com/llmctl/llmctl/cmd/autobench"
 	"github.com/llmctl/llmctl/plugins/deploy/local"
+	"github.com/llmctl/llmctl/plugins/loadgen/rxtime"
 	"github.com/llmctl/llmctl/plugins/simulator"
 )
 
@@ -32,7 +33,7 @@ func simulateCommand(streams genericiooptions.IOStreams) *cobra.Command {
 			llmctl simulate --help`),
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
-			if code := simulator.Main(c.Context(), args, os.Getenv, streams.Out, streams.ErrOut); code != 0 {
+			if code := simulator.Main(c.Context(), args, os.Getenv, streams.Out, streams.ErrOut, rxtime.Listen); code != 0 {
 				return exitError(code)
 			}
 			return nil

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	os.Exit(Main(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+	os.Exit(Main(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr, nil))
 }
 
 // BenchmarkServerStreams reads 1,000 streams at once from a server that has

@@ -27,8 +27,9 @@ const (
 // code: 0 after a stop by ctx or for --help, 2 for a command line that vLLM's
 // parser refuses, 1 when the engine fails to start or a fault ends it. What
 // vLLM would log goes to stderr. getenv is asked for
-// VLLM_API_KEY.
-func Main(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+// VLLM_API_KEY. wrap, unless it is nil, wraps the listener; where its connections
+// have a method Age() time.Duration, that is how long ago their data came.
+func Main(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer, wrap func(net.Listener) net.Listener) int {
 	log := &lockedWriter{w: stderr}
 	a, err := parseCommandLine(args)
 	if errors.Is(err, errHelp) {
@@ -42,7 +43,7 @@ func Main(ctx context.Context, args []string, getenv func(string) string, stdout
 		fmt.Fprintf(log, "%s\nllmctl simulate: error: %v\n", usage, err)
 		return 2
 	}
-	err = serve(ctx, newSettings(a, getenv("VLLM_API_KEY")), a, log)
+	err = serve(ctx, newSettings(a, getenv("VLLM_API_KEY")), a, log, wrap)
 	if err == nil || ctx.Err() != nil {
 		return 0
 	}
@@ -52,7 +53,7 @@ func Main(ctx context.Context, args []string, getenv func(string) string, stdout
 
 // serve starts up and serves. Any error ends the process as it would end
 // vLLM's.
-func serve(ctx context.Context, s settings, a arguments, log io.Writer) (err error) {
+func serve(ctx context.Context, s settings, a arguments, log io.Writer, wrap func(net.Listener) net.Listener) (err error) {
 	if s.requestLog != "" {
 		w, openErr := openRequestLog(s.requestLog, log)
 		if openErr != nil {
@@ -88,6 +89,9 @@ func serve(ctx context.Context, s settings, a arguments, log io.Writer) (err err
 		return err
 	}
 	fmt.Fprintf(log, "INFO [api_server.py] Starting vLLM server on http://%s\nINFO:     Application startup complete.\n", shownAddress(s.host, l))
+	if wrap != nil {
+		l = wrap(l)
+	}
 	return server.Serve(ctx, l)
 }
 

@@ -40,7 +40,7 @@ func (o *output) String() string {
 func runMain(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err output
-	code = Main(t.Context(), args, os.Getenv, &out, &err)
+	code = Main(t.Context(), args, os.Getenv, &out, &err, nil)
 	return code, out.String(), err.String()
 }
 
@@ -58,7 +58,7 @@ func startMain(t *testing.T, args ...string) *process {
 	t.Cleanup(cancel)
 	p := &process{stderr: &output{}, stop: cancel, code: make(chan int, 1)}
 	args = append([]string{"m", "--host", "127.0.0.1", "--port", "0", "--startup-time", "0"}, args...)
-	go func() { p.code <- Main(ctx, args, os.Getenv, &output{}, p.stderr) }()
+	go func() { p.code <- Main(ctx, args, os.Getenv, &output{}, p.stderr, nil) }()
 	require.Eventually(t, func() bool {
 		m := listening.FindStringSubmatch(p.stderr.String())
 		if m != nil {
@@ -170,7 +170,7 @@ func TestMainDoesNotListenBeforeItIsReady(t *testing.T) {
 		defer cancel()
 		stderr, code := &output{}, make(chan int, 1)
 		go func() {
-			code <- Main(ctx, append([]string{"m", "--host", "127.0.0.1", "--port", port}, args...), os.Getenv, &output{}, stderr)
+			code <- Main(ctx, append([]string{"m", "--host", "127.0.0.1", "--port", port}, args...), os.Getenv, &output{}, stderr, nil)
 		}()
 		require.Eventually(t, func() bool { return strings.Contains(stderr.String(), "non-default args") }, 10*time.Second, time.Millisecond)
 		// The probe of the port may still be open for an instant.

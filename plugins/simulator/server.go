@@ -13,8 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/llmctl/llmctl/plugins/loadgen/rxtime"
 )
 
 // Options are the server's settings outside of the model. The zero value of
@@ -93,15 +91,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	web := &http.Server{
 		Handler:     s.routes(),
 		BaseContext: func(net.Listener) context.Context { return ctx },
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, connection{}, rxtime.From(c))
-		},
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) },
 		ReadHeaderTimeout: time.Minute,
 		// net/http only reports clients that misbehave, and its own panics.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	ended := make(chan error, 2)
-	go func() { ended <- web.Serve(rxtime.Listen(l)) }()
+	go func() { ended <- web.Serve(l) }()
 	var playing sync.WaitGroup
 	playing.Go(func() {
 		if err := s.player.run(ctx); err != nil {
@@ -125,13 +121,18 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// connection is the key of a request's *rxtime.Conn in its context.
+// connection is the key of a request's net.Conn in its context.
 type connection struct{}
 
-// arrival is when the request that a handler begins with reached this host.
+// aged is a connection that knows how long ago the data of its latest Read had
+// reached this host.
+type aged interface{ Age() time.Duration }
+
+// arrival is when the request that a handler begins with reached this host, as far
+// as the connection knows.
 func arrival(r *http.Request) time.Time {
 	age := time.Duration(0)
-	if c, _ := r.Context().Value(connection{}).(*rxtime.Conn); c != nil {
+	if c, ok := r.Context().Value(connection{}).(aged); ok {
 		age = c.Age()
 	}
 	return time.Now().Add(-age)

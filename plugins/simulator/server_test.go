@@ -47,6 +47,46 @@ func startServer(t *testing.T, change func(*Config, *Options)) *running {
 	return r
 }
 
+// hourLate accepts connections whose data came an hour before it was read.
+type hourLate struct{ net.Listener }
+
+func (l hourLate) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return lateConn{c}, err
+}
+
+type lateConn struct{ net.Conn }
+
+func (lateConn) Age() time.Duration { return time.Hour }
+
+// The time of arrival is the connection's to know, where it does.
+func TestARequestArrivesWhenItReachesTheHost(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		var log bytes.Buffer
+		s, err := New(DefaultConfig(), Options{ServedModelNames: []string{"m"}, TimeScale: 1000, RequestLog: &log})
+		require.NoError(t, err)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		url := "http://" + l.Addr().String()
+		if late {
+			l = hourLate{l}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Serve(ctx, l) }()
+		res, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"a","max_tokens":2}`))
+		require.NoError(t, err)
+		read(t, res)
+		cancel()
+		require.NoError(t, <-ended)
+		var r record
+		require.NoError(t, json.Unmarshal(log.Bytes(), &r), "%s", log.String())
+		require.NotNil(t, r.FirstNS)
+		took := time.Duration(*r.FirstNS - r.ArrivalNS)
+		assert.Equal(t, late, took >= time.Hour, took)
+	}
+}
+
 func (r *running) get(path string) (int, string) {
 	r.t.Helper()
 	resp, err := http.Get(r.url + path)

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		case "simulate":
 			ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 			defer cancel()
-			os.Exit(simulator.Main(ctx, os.Args[2:], os.Getenv, os.Stdout, os.Stderr))
+			os.Exit(simulator.Main(ctx, os.Args[2:], os.Getenv, os.Stdout, os.Stderr, nil))
 		}
 	}
 	os.Exit(m.Run())
