@@ -89,9 +89,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	web := &http.Server{
-		Handler:     s.routes(),
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) },
+		Handler:           s.routes(),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) },
 		ReadHeaderTimeout: time.Minute,
 		// net/http only reports clients that misbehave, and its own panics.
 		ErrorLog: log.New(io.Discard, "", 0),
