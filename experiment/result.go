@@ -96,11 +96,14 @@ type Best struct {
 	Ties []Tie `json:"ties,omitempty"`
 }
 
+// Tied tells whether a trial is one of the ties.
+func (b *Best) Tied(template string, index int) bool {
+	return slices.ContainsFunc(b.Ties, func(t Tie) bool { return t.Template == template && t.Index == index })
+}
+
 // NoGain tells whether the template unchanged is one of the ties: then nothing is
 // known to be better than it.
-func (b *Best) NoGain() bool {
-	return slices.ContainsFunc(b.Ties, func(t Tie) bool { return t.Template == b.Template && t.Index == 0 })
-}
+func (b *Best) NoGain() bool { return b.Tied(b.Template, 0) }
 
 // Tie is a trial that may be as good as the best.
 type Tie struct {

@@ -4,7 +4,6 @@ package printers
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,7 +58,7 @@ func standing(best *experiment.Best, t *experiment.Trial) string {
 		return ""
 	case best.Template == t.Template && best.Index == t.Index:
 		return "*"
-	case slices.ContainsFunc(best.Ties, func(o experiment.Tie) bool { return o.Template == t.Template && o.Index == t.Index }):
+	case best.Tied(t.Template, t.Index):
 		return " (tie)"
 	}
 	return ""

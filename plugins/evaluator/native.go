@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -188,32 +187,28 @@ func metrics(r *loadgen.Result, s loadgen.Summary) (*experiment.Metrics, error) 
 	return m, nil
 }
 
-// margins gives those of a summary the names of the metrics.
+// margins gives those of a summary the names of the metrics: they are the metrics
+// of a Metrics that holds margins.
 func margins(s loadgen.Summary) map[string]float64 {
-	list := map[string]float64{"goodput": s.Margins.Goodput, "errorRate": s.Margins.ErrorRate}
-	for name, d := range map[string]loadgen.Distribution{"ttft": s.Margins.TTFT, "firstAnswer": s.Margins.FirstAnswer, "tpot": s.Margins.TPOT, "e2e": s.Margins.E2E} {
-		for point, v := range map[string]*float64{"Mean": d.Mean, "P50": d.P50, "P90": d.P90, "P95": d.P95, "P99": d.P99} {
-			if v != nil {
-				list[name+point] = *v
-			}
+	m := s.Margins
+	of := func(rate *float64, relative float64) *float64 {
+		if rate == nil {
+			return nil
+		}
+		return new(*rate * relative)
+	}
+	held := &experiment.Metrics{
+		TTFT: distribution(m.TTFT), FirstAnswer: distribution(m.FirstAnswer), TPOT: distribution(m.TPOT), E2E: distribution(m.E2E),
+		OutputThroughput: of(s.OutputTokensPerSecond, m.Output), InputThroughput: of(s.InputTokensPerSecond, m.Input),
+		TotalThroughput: of(s.TotalTokensPerSecond, m.Total), RequestsPerSecond: of(s.RequestsPerSecond, m.Requests),
+		GoodRequestsPerSecond: of(s.GoodRequestsPerSecond, m.GoodRequests), Goodput: &m.Goodput, ErrorRate: &m.ErrorRate,
+	}
+	list := map[string]float64{}
+	for _, name := range experiment.MetricNames() {
+		if v := held.Value(name); v != nil && *v > 0 {
+			list[name] = *v
 		}
 	}
-	for _, rate := range []struct {
-		name     string
-		value    *float64
-		relative float64
-	}{
-		{"outputThroughput", s.OutputTokensPerSecond, s.Margins.Output},
-		{"inputThroughput", s.InputTokensPerSecond, s.Margins.Input},
-		{"totalThroughput", s.TotalTokensPerSecond, s.Margins.Total},
-		{"requestsPerSecond", s.RequestsPerSecond, s.Margins.Requests},
-		{"goodRequestsPerSecond", s.GoodRequestsPerSecond, s.Margins.GoodRequests},
-	} {
-		if rate.value != nil {
-			list[rate.name] = *rate.value * rate.relative
-		}
-	}
-	maps.DeleteFunc(list, func(_ string, v float64) bool { return v == 0 })
 	return list
 }
 

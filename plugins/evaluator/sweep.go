@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 
@@ -159,7 +158,6 @@ func (s *search) answer() *experiment.Metrics {
 		if best.of == experiment.LoadConcurrency {
 			margin-- // there is none between two whole numbers
 		}
-		best.metrics.Margins = maps.Clone(best.metrics.Margins)
 		if best.metrics.Margins == nil {
 			best.metrics.Margins = map[string]float64{}
 		}

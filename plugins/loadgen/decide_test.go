@@ -194,13 +194,7 @@ func TestALevelEndsWhenItsVerdictIsCertain(t *testing.T) {
 			}
 			steady(w, i, r)
 		}, func(c *Config) { c.Bounds = []Bound{{"errorRate", 0, 0.01}} }, "decided early: 3 of 200 requests failed, so errorRate ≤ 0.01 cannot be kept"},
-		"a hanging server": {func(w *answer, i int, r *request) {
-			if i >= 20 {
-				<-w.gone
-				panic(http.ErrAbortHandler)
-			}
-			steady(w, i, r)
-		}, func(c *Config) {
+		"a hanging server": {hangsFrom(20), func(c *Config) {
 			c.Concurrency = 8
 			c.Bounds = []Bound{{"ttft", 0.99, 500}, {"errorRate", 0, 0.01}}
 		}, "decided early: 0 of 200 requests broke ttft p99 ≤ 500 ms and 8 more have been running for longer, so it cannot be kept"},
@@ -234,6 +228,17 @@ func TestALevelEndsWhenItsVerdictIsCertain(t *testing.T) {
 	}
 }
 
+// hangsFrom answers steadily until the n-th request, and from there on never.
+func hangsFrom(n int) func(w *answer, i int, r *request) {
+	return func(w *answer, i int, r *request) {
+		if i >= n {
+			<-w.gone
+			panic(http.ErrAbortHandler)
+		}
+		steady(w, i, r)
+	}
+}
+
 // Requests that hang decide nothing where they could still end without breaking the bound, or failing.
 func TestAHangingServerDecidesNothingWhereThereIsAnotherWay(t *testing.T) {
 	for name, change := range map[string]func(*Config){
@@ -244,13 +249,7 @@ func TestAHangingServerDecidesNothingWhereThereIsAnotherWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := &engine{answer: func(w *answer, i int, r *request) {
-					if i >= 20 {
-						<-w.gone
-						panic(http.ErrAbortHandler)
-					}
-					steady(w, i, r)
-				}}
+				e := &engine{answer: hangsFrom(20)}
 				c := e.start(t)
 				c.Concurrency, c.MaxRequests, c.StopWhenDecided, c.StallTimeout = 8, 100, true, time.Minute
 				c.Bounds = []Bound{{"ttft", 0.99, 500}, {"errorRate", 0, 0.01}}
@@ -276,13 +275,7 @@ func TestAfterAPauseNothingIsTakenForLate(t *testing.T) {
 // A server that hangs after it has served is ended by the limit, and what hung has failed.
 func TestAServerThatStandsStillIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &engine{answer: func(w *answer, i int, r *request) {
-			if i >= 4 {
-				<-w.gone
-				panic(http.ErrAbortHandler)
-			}
-			steady(w, i, r)
-		}}
+		e := &engine{answer: hangsFrom(4)}
 		c := e.start(t)
 		c.StallTimeout = time.Minute
 		r, err := Run(t.Context(), c)

@@ -43,14 +43,15 @@ func (m *Margins) shares(s *Summary) {
 	}
 }
 
-// margin is that of a latency, of values in the order of sending. For a percentile it is the distance to
-// the values whose ranks bound it with 95 % (binomial distribution, normal approximation), which lie further
-// apart by the square root of how much more the means of batches spread than independent values would. Where
-// the upper rank is beyond the sample, nothing in it bounds the percentile, and the whole range is taken.
-func margin(values []float64) Distribution {
+// estimate describes a latency, of values in the order of sending, which it sorts, and says how exact that is.
+// The margin of the mean is by batch means. That of a percentile is the distance to the values whose ranks bound it
+// with 95 % (binomial distribution, normal approximation), which lie further apart by the square root of how much
+// more the means of batches spread than independent values would. Where the upper rank is beyond the sample,
+// nothing in it bounds the percentile, and the whole range is taken.
+func estimate(values []float64) (d, margin Distribution) {
 	n := len(values)
 	if n < 2*batches {
-		return Distribution{}
+		return describe(values), Distribution{}
 	}
 	means := make([]float64, batches)
 	for i := range means {
@@ -62,17 +63,16 @@ func margin(values []float64) Distribution {
 	if single > 0 {
 		dependence = max(1, spread*math.Sqrt(float64(n)/batches)/single)
 	}
-	sorted := slices.Clone(values)
-	d := describe(sorted)
+	d = describe(values)
 	percentile := func(p float64, at *float64) *float64 {
 		h := float64(n-1) * p
 		reach := normalZ * math.Sqrt(float64(n)*p*(1-p)) * dependence
 		if h+reach > float64(n-1) {
-			return new(sorted[n-1] - sorted[0])
+			return new(values[n-1] - values[0])
 		}
-		return new(max(sorted[int(math.Ceil(h+reach))]-*at, *at-sorted[int(max(h-reach, 0))]))
+		return new(max(values[int(math.Ceil(h+reach))]-*at, *at-values[int(max(h-reach, 0))]))
 	}
-	return Distribution{
+	return d, Distribution{
 		N: n, Mean: new(studentT * spread / math.Sqrt(batches)),
 		P50: percentile(0.50, d.P50), P90: percentile(0.90, d.P90), P95: percentile(0.95, d.P95), P99: percentile(0.99, d.P99),
 	}

@@ -64,8 +64,8 @@ func TestMarginsHoldTheTrueValue(t *testing.T) {
 	} {
 		share := covered(t, c.truth, func(r *rand.Rand) (float64, float64) {
 			values := c.values(r)
-			m := margin(values)
-			return *c.pick(describe(values)), *c.pick(m)
+			d, m := estimate(values)
+			return *c.pick(d), *c.pick(m)
 		})
 		assert.GreaterOrEqual(t, share, 0.91, name)
 	}
@@ -76,8 +76,8 @@ func TestMarginsHoldTheTrueValue(t *testing.T) {
 		} {
 			assert.GreaterOrEqual(t, covered(t, quantile(p), func(r *rand.Rand) (float64, float64) {
 				values := exponential(r)[:few]
-				m := margin(values)
-				return *pick(describe(values)), *pick(m)
+				d, m := estimate(values)
+				return *pick(d), *pick(m)
 			}), 0.8, "p%g of %d", 100*p, few)
 		}
 	}
@@ -91,7 +91,7 @@ func TestMarginsShrinkWithTheRootOfTheSample(t *testing.T) {
 			for i := range values {
 				values[i] = 100 + 10*r.NormFloat64()
 			}
-			m := margin(values)
+			_, m := estimate(values)
 			mean, p90 = mean+*m.Mean/200, p90+*m.P90/200
 		}
 		return mean, p90
@@ -101,7 +101,8 @@ func TestMarginsShrinkWithTheRootOfTheSample(t *testing.T) {
 	fewMean, fewP90 := width(100)
 	assert.InDelta(t, 2, fewMean/mean, 0.2)
 	assert.InDelta(t, 2, fewP90/p90, 0.5)
-	assert.Equal(t, Distribution{}, margin(make([]float64, 19)), "too few to tell")
+	_, none := estimate(make([]float64, 19))
+	assert.Equal(t, Distribution{}, none, "too few to tell")
 }
 
 // loop plays a closed loop of workers whose requests take a random time.

@@ -34,25 +34,24 @@ func (c Config) Largest() (input, output int) {
 	return input, output
 }
 
-// single is the load of one request, of the Largest shape where that is known. Its prompt is none of the load's.
-func (c Config) single() Config {
-	if input, output := c.Largest(); input > 0 {
-		c.Workload = Workload{FixedLength(input), FixedLength(output)}
+// single is the load of one request, of the Largest shape where that is known, but of least output tokens or
+// more. Its prompt is none of the load's.
+func (c Config) single(least int) (one Config, known bool) {
+	input, output := c.Largest()
+	if known = input > 0; known {
+		c.Workload = Workload{FixedLength(input), FixedLength(max(output, least))}
 		c.Trace, c.Dataset, c.Conversations = nil, nil, nil
 		c.Seed = mix(c.Seed ^ mix(uint64(output)))
 	}
 	c.Rate, c.RampUp, c.Concurrency, c.MaxRequests, c.Duration, c.Warmup, c.WarmupRatio = 0, 0, 1, 1, 0, -1, 0
 	c.StopWhenDecided, c.Log = false, nil
-	return c
+	return c, known
 }
 
 // Once sends one request of the Largest shape, but of at least output tokens, or the first one of a dataset, and
 // returns what was measured of it. The error is one of Run's, or that of the request.
 func Once(ctx context.Context, c Config, output int) (Record, error) {
-	c = c.single()
-	if c.Dataset == nil {
-		c.Workload.Output = FixedLength(max(output, c.Workload.Output.Longest()))
-	}
+	c, _ = c.single(output)
 	r, err := Run(ctx, c)
 	if err != nil {
 		return Record{}, err
@@ -71,11 +70,11 @@ var errProbed = errors.New("the server answers")
 // server cannot take is found before it is put on. The error is ErrConfig where the server refuses the
 // request, and the failure's own text otherwise. Where the largest shape is not known nothing is sent.
 func Probe(ctx context.Context, c Config) error {
-	input, output := c.Largest()
-	if input == 0 {
+	c, known := c.single(0)
+	if !known {
 		return nil
 	}
-	c, err := c.single().withDefaults()
+	c, err := c.withDefaults()
 	if err != nil {
 		return err
 	}
@@ -96,7 +95,7 @@ func Probe(ctx context.Context, c Config) error {
 		return err
 	}
 	if rec := l.records[0]; !rec.OK() && rec.Category != Cancelled {
-		return fmt.Errorf("a request of %d tokens in and %d out: %s: %s", input, output, rec.Category, rec.Error)
+		return fmt.Errorf("a request of %d tokens in and %d out: %s: %s", rec.PromptTarget, rec.OutputTarget, rec.Category, rec.Error)
 	}
 	return nil
 }

@@ -144,9 +144,11 @@ func (s *Summary) latencies(r *Result) {
 			tpot = append(tpot, millis(d))
 		}
 	}
-	m := &s.Margins // these go by the order of sending, which describe does not keep
-	m.TTFT, m.FirstAnswer, m.TPOT, m.E2E = margin(ttft), margin(first), margin(tpot), margin(e2e)
-	s.TTFT, s.FirstAnswer, s.TPOT, s.E2E = describe(ttft), describe(first), describe(tpot), describe(e2e)
+	m := &s.Margins
+	s.TTFT, m.TTFT = estimate(ttft)
+	s.FirstAnswer, m.FirstAnswer = estimate(first)
+	s.TPOT, m.TPOT = estimate(tpot)
+	s.E2E, m.E2E = estimate(e2e)
 	s.SendDelay = describe(delay)
 	s.ITL = describeGaps(r.Gaps)
 }
@@ -156,7 +158,7 @@ func (r *Result) knows(rec *Record) bool { return rec.knowsTokens(r.AllowChunkCo
 
 func (s *Summary) rates(r *Result) {
 	first, last := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
-	var out, in float64
+	var done work
 	for i := range r.Records {
 		rec := &r.Records[i]
 		zero := rec.Sent
@@ -170,25 +172,22 @@ func (s *Summary) rates(r *Result) {
 			continue
 		}
 		last = max(last, zero+rec.E2E)
-		in += float64(rec.PromptTokens)
-		if r.knows(rec) {
-			out += float64(rec.OutputTokens)
-		}
+		done.add(r, rec)
 	}
 	if last <= first {
 		return
 	}
 	window := (last - first).Seconds()
 	s.Window = &window
-	s.RequestsPerSecond = ratio(float64(s.OK), window)
-	if out > 0 {
-		s.OutputTokensPerSecond = ratio(out, window)
+	s.RequestsPerSecond = ratio(done.requests, window)
+	if done.output > 0 {
+		s.OutputTokensPerSecond = ratio(done.output, window)
 	}
-	if in > 0 {
-		s.InputTokensPerSecond = ratio(in, window)
+	if done.input > 0 {
+		s.InputTokensPerSecond = ratio(done.input, window)
 	}
-	if in > 0 && out > 0 {
-		s.TotalTokensPerSecond = ratio(in+out, window)
+	if done.input > 0 && done.output > 0 {
+		s.TotalTokensPerSecond = ratio(done.input+done.output, window)
 	}
 }
 

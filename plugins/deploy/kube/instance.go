@@ -146,20 +146,18 @@ func (in *instance) ask(ctx context.Context, pods []*corev1.Pod) (chan answer, e
 	if err != nil {
 		return nil, fail(experiment.ClassInfra, "reach the engine: %v", err)
 	}
-	aside := ""
-	if in.deployer.Execution.Endpoint != "" {
-		if tunnel = in.beside(pods); tunnel != nil {
-			aside = tunnel.url()
-		}
-	}
+	direct := ""
 	if in.tunnel = tunnel; tunnel != nil {
 		in.observer.onEnd(tunnel.cut)
+		if tunnel.url() != url {
+			direct = tunnel.url()
+		}
 	}
 	in.probe = deploy.Probe{BaseURL: url, Health: in.deployer.Engine.HealthPath, APIKey: in.deployer.APIKey, Client: &http.Client{Transport: &http.Transport{}}, Expected: in.expected(pods)}
 	answers := make(chan answer, 1)
 	go func() {
 		target, err := in.probe.Wait(ctx)
-		target.Direct = aside
+		target.Direct = direct
 		at := in.deployer.now()
 		if err == nil && forwarded {
 			in.measure(ctx)

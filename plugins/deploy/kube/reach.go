@@ -229,11 +229,12 @@ func targetPort(p corev1.ServicePort, pod *corev1.Pod) int {
 }
 
 // reach opens the way to the serving pods and returns its URL. The tunnel is
-// nil when none is needed; forwarded tells that it goes through the API server.
+// nil when none is needed; forwarded tells that the URL goes through the API server.
+// With execution.endpoint the tunnel passes by the URL.
 func (in *instance) reach(ctx context.Context, pods []*corev1.Pod) (url string, t *tunnel, forwarded bool, err error) {
 	d := in.deployer
 	if d.Execution.Endpoint != "" {
-		return strings.TrimRight(d.Execution.Endpoint, "/"), nil, false, nil
+		return strings.TrimRight(d.Execution.Endpoint, "/"), in.beside(pods), false, nil
 	}
 	e, err := in.trial.serving(pods, d.Namespace)
 	if err != nil {
