@@ -50,7 +50,7 @@ func (p Probe) Wait(ctx context.Context) (experiment.Target, error) {
 		if err == nil {
 			return target, nil
 		}
-		if errors.As(err, new(*experiment.Failure)) {
+		if ctx.Err() == nil && errors.As(err, new(*experiment.Failure)) { // the cause of ctx may be one, too
 			return target, err
 		}
 		if last == nil || ctx.Err() == nil {

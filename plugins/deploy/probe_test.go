@@ -3,6 +3,7 @@
 package deploy
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -59,6 +60,29 @@ func TestAnEngineThatDoesNotTakeTheKeyIsNotWaitedFor(t *testing.T) {
 		assert.Equal(t, experiment.ClassConfig, failed.Class)
 		assert.Contains(t, failed.Message, "the engine does not take the API key: ")
 	}
+}
+
+// A deadline is a failure, too, but not one that the engine told: it says nothing in place of what the engine said.
+func TestAnAttemptThatIsCutDoesNotHideWhatTheEngineSaid(t *testing.T) {
+	timeIsUp := &experiment.Failure{Cause: experiment.Cause{Class: experiment.ClassNotReady, Message: "time is up"}}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	attempts := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/health":
+			if attempts++; attempts == 2 {
+				cancel(timeIsUp)
+				<-r.Context().Done()
+			}
+		case "/v1/completions":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		fmt.Fprint(w, `{"data": [{"id": "m"}]}`)
+	}))
+	defer server.Close()
+	_, err := Probe{BaseURL: server.URL, Health: "/health", Client: server.Client()}.Wait(ctx)
+	require.ErrorIs(t, err, timeIsUp)
+	assert.ErrorContains(t, err, "time is up; last probe: POST /v1/completions: status 503")
 }
 
 func TestTheRoundTripIsMeasuredOnAnEngineThatServes(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,9 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/rest"
@@ -103,12 +100,6 @@ func (w *world) deploy(plan experiment.Plan) *instance {
 		assert.NoError(w.t, in.Delete(ctx))
 	})
 	return in.(*instance)
-}
-
-// podReady tells whether the namespace has a pod that is ready.
-func (w *world) podReady(ctx context.Context) bool {
-	pods, err := w.bed.Core.Pods(w.Namespace).List(ctx, metav1.ListOptions{})
-	return err == nil && slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return isReady(&p) })
 }
 
 // failure waits for a workload that never serves.

@@ -123,19 +123,7 @@ func TestAHealthyEngineThatAnswersNothingIsNotReady(t *testing.T) {
 	t.Parallel() // it waits
 	w := newWorld(t)
 	in := w.deploy(w.plan(strings.Replace(simulated(), "--port=8000", "--port=8000, --fault-not-serving", 1)))
-	ctx, cancel := context.WithCancelCause(t.Context())
-	defer cancel(nil)
-	go func() { // the time begins when the pod is ready, however busy the machine is
-		for !w.podReady(ctx) && ctx.Err() == nil {
-			<-time.After(100 * time.Millisecond)
-		}
-		<-time.After(10 * time.Second)
-		cancel(&experiment.Failure{Cause: experiment.Cause{Class: "not_ready", Message: "time is up"}})
-	}()
-	_, err := in.Ready(ctx)
-	require.ErrorContains(t, err, "time is up")
-	cause, err := in.Diagnose(t.Context())
-	require.NoError(t, err)
+	cause := notReadyIn(t, in, 10*time.Second)
 	assert.Equal(t, "not_ready", cause.Class)
 	assert.Contains(t, cause.Message, "every pod is ready, and the engine has not answered a completion")
 	assert.Contains(t, cause.Message, "POST /v1/completions: status 503")
