@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -292,9 +293,12 @@ type blank struct{}
 func (blank) Error() string { return "" }
 
 func TestConnectionsAreReused(t *testing.T) {
+	var mu sync.Mutex
 	conns := map[string]bool{}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conns[r.RemoteAddr] = true // one request at a time
+		mu.Lock()
+		conns[r.RemoteAddr] = true
+		mu.Unlock()
 		_, _ = io.Copy(io.Discard, r.Body)
 		fmt.Fprint(w, "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
 	}))
@@ -304,6 +308,8 @@ func TestConnectionsAreReused(t *testing.T) {
 	r, err := Run(t.Context(), c)
 	require.NoError(t, err)
 	assert.Equal(t, 20, Summarize(r).OK)
+	mu.Lock()
+	defer mu.Unlock()
 	assert.Len(t, conns, 1)
 }
 
